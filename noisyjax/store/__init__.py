@@ -1,0 +1,19 @@
+"""The append-only sample store: durable samples, resume keys, one writer, a manifest. docs/store.md has the schema."""
+
+from noisyjax.store.encode import decode_completion, decode_score
+from noisyjax.store.folder import open_folder
+from noisyjax.store.manifest import Manifest, model_identity
+from noisyjax.store.run import Key, RunReader, RunWriter, key_of, open_readers
+
+__all__ = [
+    "Key",
+    "Manifest",
+    "RunReader",
+    "RunWriter",
+    "decode_completion",
+    "decode_score",
+    "key_of",
+    "model_identity",
+    "open_folder",
+    "open_readers",
+]
