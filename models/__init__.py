@@ -1,0 +1,37 @@
+"""Decoder-only language models in JAX, and the Hugging Face formats they come in. Imports nothing else of noisyjax."""
+
+from .config import ModelConfig, MoeConfig, RopeConfig
+from .errors import CheckpointMismatch, ModelError, ShardingError, UnknownArchitecture, UnsupportedConfig
+from .families import FAMILIES, config_from_hf, config_to_hf
+from .gguf import convert_gguf
+from .hf_read import LoadedModel, load, read_config
+from .hf_write import save
+from .init import init_params
+from .params import ParamSpec, param_specs
+from .sharding import PRESETS, ShardingRules, batch_spec, shardings
+
+__all__ = [
+    "FAMILIES",
+    "PRESETS",
+    "CheckpointMismatch",
+    "LoadedModel",
+    "ModelConfig",
+    "ModelError",
+    "MoeConfig",
+    "ParamSpec",
+    "RopeConfig",
+    "ShardingError",
+    "ShardingRules",
+    "UnknownArchitecture",
+    "UnsupportedConfig",
+    "batch_spec",
+    "config_from_hf",
+    "config_to_hf",
+    "convert_gguf",
+    "init_params",
+    "load",
+    "param_specs",
+    "read_config",
+    "save",
+    "shardings",
+]

@@ -1,0 +1,100 @@
+"""Every parameter of a decoder: its dotted path, its shape and what each dimension is.
+
+This table is the one source that the decoder, loader, exporter and sharding share. The letters after a path's last
+underscore name its dimensions, and a path under `layers.` has the layer dimension in front of them, so that
+`layers.attn.q_nhd` is [L, N, H, D]. Projections keep the [out, in] orientation of Hugging Face files.
+
+Legend: L layers, V vocabulary, D model, N query heads, K key-value heads, H head dim, F feed-forward.
+"""
+
+from dataclasses import dataclass
+
+from .config import ModelConfig
+
+AXES = {
+    "l": "layers",
+    "v": "vocab",
+    "d": "embed",
+    "n": "heads",
+    "k": "kv_heads",
+    "h": "head_dim",
+    "f": "ffn",
+}
+"""Dimension letter -> logical axis name."""
+
+
+@dataclass(frozen=True)
+class ParamSpec:
+    """A parameter's shape with the logical axis of each dimension."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the first dimension runs over the layers."""
+        return self.axes[0] == "layers"
+
+    @property
+    def file_shape(self) -> tuple[int, ...]:
+        """The shape of one layer's tensor in a file, where heads and head_dim are a single dimension."""
+        dims = list(zip(self.axes, self.shape, strict=True))[self.stacked :]
+        merged: list[int] = []
+        for i, (axis, size) in enumerate(dims):
+            if axis == "head_dim" and i and dims[i - 1][0] in ("heads", "kv_heads"):
+                merged[-1] *= size
+            else:
+                merged.append(size)
+        return tuple(merged)
+
+    @property
+    def layer_shape(self) -> tuple[int, ...]:
+        """The shape without the layer dimension."""
+        return self.shape[self.stacked :]
+
+
+def param_paths(cfg: ModelConfig) -> list[str]:
+    """The dotted paths of a model's parameters, in the order in which a forward pass meets them."""
+    optional = [
+        (cfg.qkv_bias, ["layers.attn.q_bias_nh", "layers.attn.k_bias_kh", "layers.attn.v_bias_kh"]),
+        (cfg.o_bias, ["layers.attn.o_bias_d"]),
+        (cfg.qk_norm, ["layers.attn.q_norm.scale_h", "layers.attn.k_norm.scale_h"]),
+    ]
+    return [
+        "embed.w_vd",
+        "layers.attn_norm.scale_d",
+        "layers.attn.q_nhd",
+        "layers.attn.k_khd",
+        "layers.attn.v_khd",
+        "layers.attn.o_dnh",
+        *(path for present, paths in optional if present for path in paths),
+        "layers.mlp_norm.scale_d",
+        "layers.mlp.gate_fd",
+        "layers.mlp.up_fd",
+        "layers.mlp.down_df",
+        *(["layers.mlp.gate_bias_f", "layers.mlp.up_bias_f", "layers.mlp.down_bias_d"] if cfg.mlp_bias else []),
+        "final_norm.scale_d",
+        *([] if cfg.tie_embeddings else ["head.w_vd"]),
+    ]
+
+
+def param_specs(cfg: ModelConfig) -> dict[str, ParamSpec]:
+    """Path -> ParamSpec for every parameter of `cfg`. `head.w_vd` is absent when the embeddings are tied.
+
+    >>> param_specs(cfg)["layers.attn.q_nhd"]            # 2 layers, 4 heads of 8, width 16
+    ParamSpec(shape=(2, 4, 8, 16), axes=('layers', 'heads', 'head_dim', 'embed'))
+    """
+    sizes = {
+        "l": cfg.n_layers,
+        "v": cfg.vocab_size,
+        "d": cfg.d_model,
+        "n": cfg.n_heads,
+        "k": cfg.n_kv_heads,
+        "h": cfg.head_dim,
+        "f": cfg.d_ff,
+    }
+    specs = {}
+    for path in param_paths(cfg):
+        letters = ("l" if path.startswith("layers.") else "") + path.rsplit("_", 1)[1]
+        specs[path] = ParamSpec(tuple(sizes[c] for c in letters), tuple(AXES[c] for c in letters))
+    return specs
