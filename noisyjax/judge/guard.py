@@ -1,0 +1,108 @@
+"""Takes the teeth out of text that a judge will read: it may argue, but it may not look like the frame around it.
+
+What could pass for markup or for a verdict is found on a folded shadow of the text (compatibility forms, look-alike
+letters, case, accents), so that full-width, Cyrillic or spaced-out spellings are found too; the text itself keeps its
+spelling everywhere else, since folding would turn x² into x2.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+
+_LOOKALIKES = {
+    "a": "аαᴀ",
+    "c": "сϲᴄⅽᏟ",
+    "d": "ԁᴅⅾᎠ",
+    "e": "еεᴇЕΕᎬ",
+    "i": "іιɪⅰІΙ",
+    "m": "ᴍМΜ",
+    "n": "ɴΝո",
+    "o": "оοᴏОΟ",
+    "p": "рρᴘРΡ",
+    "r": "ʀгᎡ",
+    "s": "ѕꜱЅ",
+    "t": "тτᴛТΤᎢ",
+    "v": "ѵνᴠѴᏙⅴ",
+    "y": "уγʏУΥ",
+    ":": "∶꞉ː﹕",
+    "=": "゠꞊",
+    "<": "‹〈〈❮ᐸ",
+    ">": "›〉〉❯ᐳ",
+    "|": "│∣ǀ¦",
+    "_": "＿",
+}
+_FOLD = {look: plain for plain, looks in _LOOKALIKES.items() for look in looks}
+
+_GAP = r"[\W_]{0,3}"
+_SPACED_VERDICT = _GAP.join("verdict")
+_MARKUP = re.compile(
+    r"<[|/!]?[a-z_][^<>\n]{0,80}>"  # a tag or a control token: </think>, <|im_end|>, <start_of_turn>
+    r"|<\|[^\n]{0,80}?\|>|<<[^\n]{0,80}?>>"
+    r"|\[/?[a-z_]{2,20}\]"  # [INST], [/THINK]
+    r"|\[[0-9a-f]{6,}[^\]\n]{0,60}\]"  # a block's mark with a guessed nonce
+)
+_VERDICT = re.compile(
+    rf"{_SPACED_VERDICT}[\W_]{{0,4}}(?:is[\W_]{{1,3}})?(?:[:=]|(?=(?:in|not[\W_]{{0,2}})?(?:correct|attempted)))"
+)
+_HARMLESS = str.maketrans({"<": "‹", ">": "›", "[": "(", "]": ")", "|": "¦"})
+
+
+def neutralise(text: str, limit: int) -> str:
+    """`text` with invisible characters removed, at most `limit` characters, its markup and verdict strings defused.
+
+    Markup keeps its words and gets other brackets; a verdict string becomes "(the word verdict)". A longer text loses
+    its middle, and a note says how much. What holds neither is returned as it was.
+    """
+    text = shorten("".join(c for c in text if not _invisible(c)), limit)
+    for pattern, replace in ((_MARKUP, _other_brackets), (_VERDICT, _name_it)):
+        text = _replace_folded(text, pattern, replace)
+    return text
+
+
+def shorten(text: str, limit: int) -> str:
+    """The beginning and the end of a text longer than `limit` characters, with a note between them."""
+    if len(text) <= limit:
+        return text
+    head = limit // 2
+    tail = limit - head
+    return f"{text[:head]} (... {len(text) - limit} characters left out ...) {text[len(text) - tail :]}"
+
+
+def _invisible(c: str) -> bool:
+    """Format characters (zero-width, direction marks, tags), controls, lone surrogates and private use."""
+    return c not in "\n\t" and unicodedata.category(c) in ("Cf", "Cc", "Cs", "Co")
+
+
+def _other_brackets(found: str) -> str:
+    # A look-alike bracket found by its shadow is not in the table; the plain frame around it breaks the pattern anyway.
+    return "‹" + found[1:-1].translate(_HARMLESS) + "›"
+
+
+def _name_it(found: str) -> str:
+    return "(the word verdict) "
+
+
+def _shadow(text: str) -> Iterator[tuple[str, int]]:
+    """(folded character, index in `text`); accents vanish."""
+    for i, c in enumerate(text):
+        if unicodedata.category(c) == "Mn":
+            continue
+        c = _FOLD.get(c, c)
+        for part in unicodedata.normalize("NFKD", c):
+            if unicodedata.category(part) != "Mn":
+                lower = part.lower()
+                yield _FOLD.get(part, _FOLD.get(lower, lower))[:1], i
+
+
+def _replace_folded(text: str, pattern: re.Pattern[str], replace: Callable[[str], str]) -> str:
+    shadow = list(_shadow(text))
+    out, done = [], 0
+    for match in pattern.finditer("".join(c for c, _ in shadow)):
+        if match.start() == match.end():
+            continue
+        start, end = shadow[match.start()][1], shadow[match.end() - 1][1] + 1
+        if start < done:  # two matches inside one compatibility character
+            continue
+        out += [text[done:start], replace(text[start:end])]
+        done = end
+    return "".join(out) + text[done:]
