@@ -107,9 +107,9 @@ class TensorFiles:
             raise ModelError(f"{name} in {self.folder} is stored as {stored}; known: {', '.join(FILE_DTYPES)}")
         return FILE_DTYPES[stored]
 
-    def rows(self, name: str, rows: slice = slice(None)) -> np.ndarray:
-        """Rows of a tensor, read from the file now."""
-        return self._slices[name][rows]
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """A part of a tensor, read from the file now."""
+        return self._slices[name][index]
 
     def check(self, cfg: ModelConfig) -> None:
         """Raise CheckpointMismatch unless these are the tensors of `cfg`; constants, and a head that equals the
@@ -127,8 +127,8 @@ class TensorFiles:
     def _equal(self, a: str, b: str, step: int = 4096) -> bool:
         """Whether two tensors of one shape hold the same numbers, compared a few rows at a time."""
         rows = self.shapes()[a][0]
-        blocks = [slice(i, min(i + step, rows)) for i in range(0, rows, step)]
-        return all(np.array_equal(self.rows(a, block), self.rows(b, block)) for block in blocks)
+        blocks = [(slice(i, min(i + step, rows)),) for i in range(0, rows, step)]
+        return all(np.array_equal(self.read(a, block), self.read(b, block)) for block in blocks)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -171,9 +171,6 @@ def _read_param(
 
 
 def _read_slice(files: TensorFiles, name: str, spec: ParamSpec, index: tuple[slice, ...]) -> np.ndarray:
-    """`index` of one layer's parameter. Only the rows it covers are read; other dimensions are cut afterwards."""
-    shape = spec.layer_shape
-    per_row = spec.file_shape[0] // shape[0]  # file rows per entry of the first dimension: head_dim, or 1
-    rows = slice(index[0].start * per_row, index[0].stop * per_row)
-    part = files.rows(name, rows).reshape(index[0].stop - index[0].start, *shape[1:])
-    return part[(slice(None), *index[1:])]
+    """`index` of one layer's parameter; nothing else of its tensor is read."""
+    part = files.read(name, spec.file_index(index))
+    return part.reshape([piece.stop - piece.start for piece in index])

@@ -38,13 +38,18 @@ class ParamSpec:
     @property
     def file_shape(self) -> tuple[int, ...]:
         """The shape of one layer's tensor in a file, where heads and head_dim are a single dimension."""
-        dims = list(zip(self.axes, self.shape, strict=True))[self.stacked :]
-        merged: list[int] = []
-        for i, (axis, size) in enumerate(dims):
-            if axis == "head_dim" and i and dims[i - 1][0] in ("heads", "kv_heads"):
-                merged[-1] *= size
+        whole = tuple(slice(0, size) for size in self.layer_shape)
+        return tuple(part.stop for part in self.file_index(whole))
+
+    def file_index(self, index: tuple[slice, ...]) -> tuple[slice, ...]:
+        """`index` into one layer of the parameter -> the index into its tensor in a file. head_dim is never cut."""
+        merged: list[slice] = []
+        axes, shape = self.axes[self.stacked :], self.layer_shape
+        for i, (axis, size, part) in enumerate(zip(axes, shape, index, strict=True)):
+            if axis == "head_dim" and i and axes[i - 1] in ("heads", "kv_heads"):
+                merged[-1] = slice(merged[-1].start * size, merged[-1].stop * size)
             else:
-                merged.append(size)
+                merged.append(part)
         return tuple(merged)
 
     @property

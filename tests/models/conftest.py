@@ -1,0 +1,56 @@
+"""Tiny models of each family, made from a seed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from noisyjax.models import ModelConfig, RopeConfig, init_params
+
+FLAGS: dict[str, dict[str, Any]] = {
+    "qwen3": {"qk_norm": True},
+    "qwen2": {"qkv_bias": True},
+    "llama": {},
+}
+
+
+@pytest.fixture
+def tiny() -> Callable[..., ModelConfig]:
+    """`tiny(family, **changes)`: two layers, 4 heads over 2 key-value heads, a head_dim that is not width / heads."""
+
+    def make(family: str = "qwen3", **changes: Any) -> ModelConfig:
+        base = {
+            "family": family,
+            "vocab_size": 64,
+            "d_model": 24,
+            "n_layers": 2,
+            "n_heads": 4,
+            "n_kv_heads": 2,
+            "head_dim": 8,
+            "d_ff": 40,
+            "rope": RopeConfig(),
+            "norm_eps": 1e-6,
+            "tie_embeddings": False,
+            "max_positions": 512,
+        }
+        return ModelConfig(**{**base, **FLAGS[family], **changes})
+
+    return make
+
+
+@pytest.fixture
+def random_params() -> Callable[..., dict[str, Any]]:
+    """`random_params(cfg, seed)`: as `init_params`, and the norm scales are not all one either."""
+
+    def make(cfg: ModelConfig, seed: int = 0) -> dict[str, Any]:
+        params = init_params(cfg, seed)
+        stream = np.random.RandomState(seed)
+        return {
+            path: array * (1 + 0.2 * stream.standard_normal(array.shape)).astype(array.dtype)
+            if ".scale_" in path
+            else array
+            for path, array in params.items()
+        }
+
+    return make

@@ -1,0 +1,189 @@
+"""Hugging Face configs, old and new spelling, against hand-written expectations."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from noisyjax.models import ModelConfig, RopeConfig, UnknownArchitecture, UnsupportedConfig
+from noisyjax.models.families import FAMILIES, config_from_hf, config_to_hf, file_names, file_shapes
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+def hf(model_type: str = "qwen3", **changes: Any) -> dict[str, Any]:
+    """A small config.json in the old spelling; a value of None removes the key."""
+    base = {
+        "model_type": model_type,
+        "architectures": [FAMILIES[model_type].architecture] if model_type in FAMILIES else ["Other"],
+        "vocab_size": 96,
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "torch_dtype": "bfloat16",
+    }
+    return {k: v for k, v in {**base, **changes}.items() if v is not None}
+
+
+def test_qwen3_explicit_head_dim_is_not_hidden_over_heads():
+    cfg = config_from_hf(hf("qwen3"))
+    assert (cfg.head_dim, cfg.n_heads, cfg.n_kv_heads, cfg.d_model) == (16, 6, 2, 48)
+    assert file_shapes(cfg)["model.layers.0.self_attn.q_proj.weight"] == (96, 48)
+    assert file_shapes(cfg)["model.layers.2.self_attn.o_proj.weight"] == (48, 96)
+    assert file_shapes(cfg)["model.layers.0.self_attn.k_norm.weight"] == (16,)
+    assert (cfg.qk_norm, cfg.qkv_bias, cfg.rope, cfg.dtype) == (True, False, RopeConfig(1e6), "bfloat16")
+
+
+@pytest.mark.parametrize(("family", "head_dim"), [("qwen3", 128), ("qwen2", 8), ("llama", 8)])
+def test_head_dim_when_the_config_has_none(family, head_dim):
+    assert config_from_hf(hf(family, head_dim=None)).head_dim == head_dim
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "expected"),
+    [
+        ("llama", {}, (False, False, False)),
+        ("llama", {"attention_bias": True}, (True, True, False)),
+        ("llama", {"mlp_bias": True}, (False, False, True)),
+        ("qwen2", {}, (True, False, False)),
+        ("qwen2", {"attention_bias": False}, (True, False, False)),  # the key means nothing there
+        ("qwen3", {}, (False, False, False)),
+        ("qwen3", {"attention_bias": True}, (True, True, False)),
+    ],
+)
+def test_biases(family, keys, expected):
+    cfg = config_from_hf(hf(family, **keys))
+    assert (cfg.qkv_bias, cfg.o_bias, cfg.mlp_bias) == expected
+    biases = {name for name in file_shapes(cfg) if name.endswith(".bias") and ".0." in name}
+    assert len(biases) == 3 * expected[0] + expected[1] + 3 * expected[2]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"rope_theta": 5e5}, RopeConfig(5e5)),
+        ({"rope_theta": None}, RopeConfig(10_000.0)),
+        ({"rope_theta": 5e5, "rope_scaling": {"rope_type": "default"}}, RopeConfig(5e5)),
+        ({"rope_scaling": {"type": "linear", "factor": 4}}, RopeConfig(1e6, "linear", 4.0)),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.5}}, RopeConfig(1e6, "linear", 2.5)),
+        ({"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3}}, RopeConfig(5e5, "llama3", 8.0)),
+        ({"rope_theta": None, "rope_parameters": {"rope_theta": 7e4, "rope_type": "default"}}, RopeConfig(7e4)),
+        (
+            {"rope_theta": None, "rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", **LLAMA3, "factor": 32}},
+            RopeConfig(5e5, "llama3", 32.0),
+        ),
+        ({"rope_theta": 3e4, "rope_parameters": {"rope_type": "linear", "factor": 2}}, RopeConfig(3e4, "linear", 2.0)),
+    ],
+)
+def test_rope_in_both_spellings(keys, expected):
+    assert config_from_hf(hf("llama", **keys)).rope == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, ["dynamic", "default, linear, llama3"]),
+        ({"rope_scaling": {"type": "longrope"}}, ["longrope", "llama3"]),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, ["low_freq_factor", "high_freq_factor"]),
+        ({"rope_scaling": {"rope_type": "linear"}}, ["linear", "factor"]),
+        ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, ["between layer types"]),
+        ({"hidden_act": "gelu"}, ["gelu", "silu"]),
+        ({"torch_dtype": "int8"}, ["int8", "bfloat16"]),
+        ({"intermediate_size": None}, ["intermediate_size"]),
+        ({"num_key_value_heads": 4}, ["6 heads", "4 key-value heads"]),
+        ({"architectures": ["LlamaForSequenceClassification"]}, ["LlamaForSequenceClassification", "LlamaForCausalLM"]),
+    ],
+)
+def test_what_would_be_computed_wrongly_is_refused_and_named(keys, words):
+    with pytest.raises((UnknownArchitecture, UnsupportedConfig)) as caught:
+        config_from_hf(hf("llama", **keys))
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_an_unknown_architecture_lists_the_known_ones():
+    with pytest.raises(UnknownArchitecture, match=r"mamba2.*known: llama, qwen2, qwen3"):
+        config_from_hf(hf("mamba2"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"use_sliding_window": False, "sliding_window": 8, "max_window_layers": 1}, None),
+        ({"sliding_window": 8, "max_window_layers": 1}, None),
+        ({"use_sliding_window": True, "sliding_window": None, "max_window_layers": 1}, None),
+        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, (None, 8, 8)),
+        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 3}, None),
+        (
+            {
+                "use_sliding_window": True,
+                "sliding_window": 8,
+                "max_window_layers": 3,  # layer_types rules where both are given
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
+            (8, None, 8),
+        ),
+    ],
+)
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_windows(family, keys, expected):
+    assert config_from_hf(hf(family, **keys)).windows == expected
+
+
+def cases() -> list[ModelConfig]:
+    """One config per corner that a family can express."""
+    llama3 = {"rope_scaling": {"rope_type": "llama3", **LLAMA3}}
+    windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}
+    return [
+        config_from_hf(hf("qwen3", tie_word_embeddings=True)),
+        config_from_hf(hf("qwen3", attention_bias=True, **windows)),
+        config_from_hf(hf("qwen2", head_dim=None, **windows)),
+        config_from_hf(hf("llama", attention_bias=True, mlp_bias=True, **llama3)),
+        config_from_hf(hf("llama", rope_scaling={"type": "linear", "factor": 2.0}, torch_dtype="float32")),
+    ]
+
+
+@pytest.mark.parametrize("cfg", cases(), ids=lambda cfg: cfg.family)
+def test_a_generated_config_reads_back_the_same(cfg):
+    assert config_from_hf(json.loads(json.dumps(config_to_hf(cfg)))) == cfg
+
+
+@pytest.mark.parametrize("cfg", cases(), ids=lambda cfg: cfg.family)
+def test_transformers_understands_the_generated_config_alike(cfg):
+    from transformers import AutoConfig
+
+    hf_cfg = AutoConfig.for_model(**config_to_hf(cfg, {"eos_token_id": [3, 4]}))
+    assert hf_cfg.eos_token_id == [3, 4]
+    assert config_from_hf({**hf_cfg.to_dict(), "architectures": None}) == cfg
+
+
+def test_a_config_that_a_family_cannot_express_is_refused():
+    cfg = config_from_hf(hf("llama"))
+    with pytest.raises(UnsupportedConfig, match="qk_norm=True"):
+        config_to_hf(dataclasses.replace(cfg, qk_norm=True))
+    with pytest.raises(UnsupportedConfig, match=r"\[4, 8\]"):
+        config_to_hf(dataclasses.replace(config_from_hf(hf("qwen2")), windows=(4, None, 8)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_name_table_goes_both_ways(family):
+    cfg = config_from_hf(hf(family))
+    names = [name for names in file_names(cfg).values() for name in names]
+    assert len(names) == len(set(names)) == len(file_shapes(cfg))
+    table = FAMILIES[family].names
+    assert len(set(table.values())) == len(table)
+
+
+@pytest.mark.parametrize(
+    "change", [{"n_heads": 0}, {"head_dim": 7}, {"windows": (4,)}, {"dtype": "int4"}], ids=lambda c: next(iter(c))
+)
+def test_numbers_that_contradict_each_other_are_refused(change):
+    with pytest.raises(UnsupportedConfig):
+        dataclasses.replace(config_from_hf(hf("llama")), **change)
