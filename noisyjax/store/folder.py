@@ -179,7 +179,7 @@ class LocalLog:
             try:
                 _write_all(fd, data)
                 os.fsync(fd)
-            except OSError:
+            except BaseException:  # a signal may interrupt the write as well
                 # Take the torn line back where the system lets us; the next open would do it otherwise.
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, self._size)

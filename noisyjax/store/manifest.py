@@ -25,13 +25,14 @@ MANIFEST_NAME = "manifest.json"
 class Manifest:
     """`config` is the identity of the resolved config; `model` and `tasks` identify what it names.
 
-    `host` and `created` are for the reader alone and are never compared.
+    `about` (cells, titles, counts), `host` and `created` are for the reader and are never compared.
     """
 
     config: Mapping[str, Any]
     config_hash: str
     model: Mapping[str, Any]
     tasks: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=dict)
     host: Mapping[str, Any] = field(default_factory=lambda: host_facts())
     noisyjax: str = __version__
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))

@@ -1,9 +1,11 @@
-"""One run folder: manifest, resolved config, and four append-only logs (docs/store.md).
+"""One run folder: manifest, resolved config, and append-only logs (docs/store.md).
 
-    texts     the distinct texts that prompts are made of, once each
-    prompts   every prompt as labelled references to texts
-    samples   one completion per (cell, question, sample)
-    scores    what scoring made of it; verdicts: what a judge said. `rescore` rewrites scores and nothing else
+    questions  every question that was asked, once each, with its gold answers
+    texts      the distinct texts that prompts are made of, once each
+    prompts    every prompt as labelled references to texts
+    samples    one completion per (cell, question, sample)
+    verdicts   what a judge said about answers (written by `noisyjax.judge.VerdictCache`)
+    scores     what scoring made of them; `rescore` rewrites these and nothing else
 
 A sample counts as done once it is durable. A log may hold a key twice (a failed sample that was tried again, a crash
 between two writes): readers take the last record, but never a failure in place of a success.
@@ -13,12 +15,13 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from noisyjax.config import RESOLVED_NAME
 from noisyjax.errors import RunError, UsageError, nearest
-from noisyjax.records import Completion, Finish, Score, Verdict
+from noisyjax.records import Completion, Finish, Score
 from noisyjax.store.encode import encode_completion, encode_score, to_line
 from noisyjax.store.folder import Folder, Log, open_folder
 from noisyjax.store.lock import Lock
@@ -26,7 +29,7 @@ from noisyjax.store.manifest import MANIFEST_NAME, Manifest
 
 _log = logging.getLogger(__name__)
 
-LOGS = ("texts", "prompts", "samples", "verdicts", "scores")
+LOGS = ("questions", "texts", "prompts", "samples", "verdicts", "scores")
 """In the order in which they are flushed: what a record refers to is durable before the record."""
 
 
@@ -76,8 +79,7 @@ class RunWriter(RunReader):
     def __init__(self, folder: Folder, lock: Lock):
         super().__init__(folder)
         self._lock = lock
-        self._texts = {r["id"] for r in self.records("texts")}
-        self._prompts = {r["id"] for r in self.records("prompts")}
+        self._known = {name: {r["id"] for r in self.records(name)} for name in ("questions", "texts", "prompts")}
         self.done: set[Key] = {key_of(r) for r in self.records("samples") if r["finish"] != Finish.ERROR}
         """Durable samples. A failed one (Finish.ERROR) is not among them, so that a resumed run tries it again."""
         self._fresh: list[Key] = []
@@ -122,16 +124,11 @@ class RunWriter(RunReader):
             lock.release()
             raise
 
-    def put_text(self, id: str, text: str) -> None:
-        if id not in self._texts:
-            self._texts.add(id)
-            self._put("texts", {"id": id, "text": text})
-
-    def put_prompt(self, record: Mapping[str, Any]) -> None:
-        """`record["id"]` identifies the prompt; one that is known is not stored again."""
-        if record["id"] not in self._prompts:
-            self._prompts.add(record["id"])
-            self._put("prompts", record)
+    def put_once(self, log: str, record: Mapping[str, Any]) -> None:
+        """Store a question, text or prompt; `record["id"]` identifies it, and one that is known is not stored again."""
+        if record["id"] not in self._known[log]:
+            self._known[log].add(record["id"])
+            self._put(log, record)
 
     def put_sample(self, key: Key, prompt: str, completion: Completion) -> None:
         """Store one completion; durable on return for a local folder, with the next segment elsewhere."""
@@ -144,15 +141,16 @@ class RunWriter(RunReader):
         """Scores can be made again from samples, so they wait for the next flush."""
         self._put("scores", score_record(key, score))
 
-    def put_verdict(self, key: Key, verdict: Verdict) -> None:
-        fields = {"value": verdict.value, "judge": verdict.judge, "raw": verdict.raw, "reason": verdict.reason}
-        self._put("verdicts", {**key._asdict(), **fields})
-        self._flush_if_due()
-
     def replace_scores(self, scores: Iterable[tuple[Key, Score]]) -> None:
         """Put these scores in the place of all stored ones, at once."""
         self.flush()
         self.logs["scores"].replace(to_line(score_record(key, score)) for key, score in scores)
+
+    def set_about(self, name: str, value: Any) -> None:
+        """Note something for readers in the manifest; it is never compared."""
+        if self.manifest.about.get(name) != value:
+            self.manifest = replace(self.manifest, about={**self.manifest.about, name: value})
+            self.folder.write(MANIFEST_NAME, self.manifest.to_json())
 
     def _put(self, log: str, record: Mapping[str, Any]) -> None:
         line = to_line(record)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from noisyjax.errors import RunError, UsageError
-from noisyjax.records import Completion, Finish, Score, State, Verdict
+from noisyjax.records import Completion, Finish, Score, State
 from noisyjax.store import Key, Manifest, RunReader, RunWriter, model_identity, open_readers
 from noisyjax.store.folder import open_folder
 
@@ -228,23 +228,21 @@ def test_scores_are_replaced_at_once(url):
     with RunWriter.open(url, manifest(), "") as run:
         run.put_sample(key, "p", completion(0))
         run.put_score(key, Score(State.SCORED, 0.0))
-        run.put_verdict(key, Verdict(True, "judge", "raw", "why"))
     with RunWriter.reopen(url) as run:
         run.replace_scores([(key, Score(State.SCORED, 1.0))])
         run.put_score(Key("c", "q2", 0), Score(State.SCORED, 0.5))
     with RunWriter.reopen(url) as run:
-        run.replace_scores([*[(key, Score(State.SCORED, 0.25))]])
+        run.replace_scores([(key, Score(State.SCORED, 0.25))])
     reader = RunReader(open_folder(url))
     assert [r["value"] for r in reader.records("scores")] == [0.25]
-    assert reader.latest("verdicts")[key]["value"] is True
     assert len(list(reader.records("samples"))) == 1
 
 
 def test_texts_and_prompts_are_stored_once(url):
     for _ in range(2):
         with RunWriter.open(url, manifest(), "") as run:
-            run.put_text("t", "long text")
-            run.put_prompt({"id": "p", "messages": [["user", [["t", "question", None]]]]})
+            run.put_once("texts", {"id": "t", "text": "long text"})
+            run.put_once("prompts", {"id": "p", "messages": [["user", [["t", "question", None]]]]})
     reader = RunReader(open_folder(url))
     assert len(list(reader.records("texts"))) == len(list(reader.records("prompts"))) == 1
 

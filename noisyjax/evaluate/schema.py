@@ -1,0 +1,86 @@
+"""What a sweep is: a model, a benchmark, how to draw, and what to keep."""
+
+import re
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from noisyjax.bench.schema import BenchConfig
+from noisyjax.config import Schema
+from noisyjax.engine.remote import RemoteConfig
+from noisyjax.judge import JudgeConfig
+
+EngineConfig = RemoteConfig
+
+_FREE: dict[str, Any] = {"affects_results": False}
+
+
+class SamplingConfig(Schema):
+    """What is null follows the dataset: greedy for one sample a question, 0.6 / top-p 0.95 for several."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    """0 is off."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """0 is off."""
+    max_tokens: int = Field(default=1024, ge=1)
+    """New tokens per sample, thoughts included."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a completion; the model's own end tokens always do."""
+
+
+class KeepConfig(Schema):
+    """Which arrays of a completion are stored beside its text."""
+
+    ids: bool = True
+    logprobs: bool = True
+    """Log-probabilities and entropies, where the engine gives them."""
+    mass: Literal["none", "mean", "tokens"] = "mean"
+    """Attention mass per label, where the engine captures it: not at all, its mean over the answer, or every token."""
+
+
+class JudgeStage(JudgeConfig):
+    """A model that is asked about open answers which the rules call wrong."""
+
+    engine: Literal["same"] | EngineConfig = "same"
+    """`same`: the model under test judges itself (not for published numbers). Otherwise an engine of its own."""
+
+
+class EvalConfig(Schema):
+    """One run: every dataset in every setting on one model."""
+
+    name: str = "eval"
+    """How reports call this run."""
+    out: str = Field(default="runs/eval", json_schema_extra=_FREE)
+    """Folder of the run: local, or gs://bucket/path. A run that is there already is gone on with."""
+    engine: EngineConfig
+    bench: BenchConfig = Field(default_factory=BenchConfig)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    n: int | None = Field(default=None, ge=1)
+    """Samples per question; null follows the dataset."""
+    k: int | None = Field(default=None, ge=1)
+    """Of pass@k; null follows the dataset, and is at most n when n is given."""
+    seed: int = 0
+    """Of the random streams that tokens are drawn with."""
+    keep: KeepConfig = Field(default_factory=KeepConfig)
+    judge: JudgeStage | None = None
+    prompt_opens_thought: bool | None = None
+    """Whether completions begin inside a thought. null: as the chat template says; no for endpoints."""
+    shard: str | None = Field(default=None, json_schema_extra=_FREE)
+    """`i/n`: do only the i-th of n shares of the questions (by hash), for several hosts on one run."""
+
+    @field_validator("shard")
+    @classmethod
+    def _shard_form(cls, value: str | None) -> str | None:
+        if value is not None:
+            match = re.fullmatch(r"([0-9]+)/([0-9]+)", value)
+            if not match or not 1 <= int(match[1]) <= int(match[2]):
+                raise ValueError(f"shard is i/n with i from 1 to n, such as 1/4; got {value!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> Self:
+        if self.n is not None and self.k is not None and self.n < self.k:
+            raise ValueError(f"pass@k needs n of at least k: n is {self.n}, k is {self.k}")
+        return self
