@@ -1,0 +1,93 @@
+"""A question and its noise as labelled chat messages. Deterministic, and laid out so that prompts begin alike:
+
+    [system] [chat turns: RC] [documents: RD] [text: RC] [documents: HN] [evidence] [question]      position=before
+
+What all questions share (RC, RD blocks) comes first, what is the question's own (HN) last, whatever the order in
+which a mixture names its kinds. Documents are numbered through, noise and evidence alike, so that the form does not
+give the noise away (RULER's form, "Document 3:", a line break, title, a line break, text).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from noisyjax.bench.readers.base import LETTERS
+from noisyjax.bench.schema import BenchConfig
+from noisyjax.bench.task import Task, template
+from noisyjax.chat.cic import cic_parts
+from noisyjax.records import Document, Label, Message, Part, Question, Unit
+
+ORDER = {"RC": 0, "RD": 1, "HN": 2}
+"""Shared kinds first, so that the common prefix is as long as it can be."""
+
+
+def build_messages(question: Question, units: Sequence[Unit], task: Task, config: BenchConfig) -> tuple[Message, ...]:
+    """The conversation that ends in the question, with `units` around it in the order given (sort with `arrange`)."""
+    messages = [Message("system", (Part(task.system, Label.SYSTEM),))] if task.system else []
+    asked = Part(question_text(question, task), Label.QUESTION)
+    if config.prompting == "cic":
+        # Without evidence the corpus is the same for all questions of a block, so it is addressed alike for all.
+        key = question.id if question.evidence else task.name
+        parts = cic_parts([asked], _untitled(question.evidence), units, seed=config.seed, key=key)
+        return (*messages, Message("user", parts))
+    as_turns = [u for u in units if u.turns and config.rc.form == "turns"]
+    for unit in as_turns:
+        messages += [Message(_role(role), (Part(text, Label.DISTRACTOR, unit.id),)) for role, text in unit.turns]
+    before, after = _halves([u for u in units if u not in as_turns], config.position)
+    number = iter(range(1, 1 + len(before) + len(question.evidence) + len(after)))
+    pieces = [
+        *_noise(before, number),
+        *_evidence(question.evidence, number),
+        asked,
+        *_noise(after, number),
+    ]
+    messages.append(Message("user", tuple(_spaced(pieces))))
+    return tuple(messages)
+
+
+def arrange(units: Sequence[Unit]) -> list[Unit]:
+    """Units of a mixture in the order of the layout; the order within a kind stays."""
+    return sorted(units, key=lambda unit: ORDER[unit.kind])
+
+
+def question_text(question: Question, task: Task) -> str:
+    """The question with its options and the answer instruction, from the task's template."""
+    choices = list(zip(LETTERS, question.choices, strict=False))
+    return template(task.prompt).render(text=question.text, choices=choices, evidence=bool(question.evidence)).strip()
+
+
+def unit_text(unit: Unit, number: int = 1) -> str:
+    """A unit as it stands in a message; what the token budget counts."""
+    return unit.text if unit.turns else f"Document {number}:\n{unit.text}"
+
+
+def _halves(units: list[Unit], position: str) -> tuple[list[Unit], list[Unit]]:
+    cut = {"before": len(units), "after": 0, "both": (len(units) + 1) // 2}[position]
+    return units[:cut], units[cut:]
+
+
+def _noise(units: Sequence[Unit], number: Iterator[int]) -> list[Part]:
+    return [Part(unit_text(u, 0 if u.turns else next(number)), Label.DISTRACTOR, u.id) for u in units]
+
+
+def _evidence(documents: Sequence[Document], number: Iterator[int]) -> list[Part]:
+    texts = (f"{d.title}\n{d.text}" if d.title else d.text for d in documents)
+    return [
+        Part(f"Document {next(number)}:\n{text}", Label.EVIDENCE, d.id)
+        for d, text in zip(documents, texts, strict=True)
+    ]
+
+
+def _untitled(documents: Sequence[Document]) -> list[Document]:
+    """Evidence in the form of noise, whose units carry their title in the text: a titled line would give it away."""
+    return [Document(id=d.id, text=f"{d.title}\n{d.text}" if d.title else d.text) for d in documents]
+
+
+def _spaced(pieces: Sequence[Part]) -> Iterator[Part]:
+    """Blank lines between the pieces, each counted to the piece before it."""
+    for piece in pieces[:-1]:
+        yield Part(f"{piece.text}\n\n", piece.label, piece.unit)
+    yield pieces[-1]
+
+
+def _role(role: str) -> Literal["user", "assistant"]:
+    return "assistant" if role == "assistant" else "user"
