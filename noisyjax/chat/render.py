@@ -222,16 +222,19 @@ def _tokenise(tokenizer: ChatTokenizer, text: str, spans: Sequence[Span]) -> Enc
     borders = [b for s in spans for b in (s.start, s.end)]
     out: list[Encoded] = []
     at = 0
-    for start, end, token in [*_controls(tokenizer, text, spans), (len(text), len(text), None)]:
+    for start, end, token, first in _controls(tokenizer, text, spans):
         out += _encode_between(tokenizer, text, at, start, borders)
-        if token is not None:
-            out.append(Encoded(*(np.array([v], np.int32) for v in (token, start, end))))
+        out.append(_one_token(token, first, first + 1))
         at = end
+    out += _encode_between(tokenizer, text, at, len(text), borders)
     return _join(out)
 
 
-def _controls(tokenizer: ChatTokenizer, text: str, spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
-    """(start, end, id) of the control tokens that lie wholly in template text, with the whitespace they swallow."""
+def _controls(tokenizer: ChatTokenizer, text: str, spans: Sequence[Span]) -> Iterator[tuple[int, int, int, int]]:
+    """The control tokens that lie wholly in template text: (start, end, id, first character of its own).
+
+    start:end includes the whitespace that the token swallows, which may be content.
+    """
     at = 0
     for start, end in zip([0, *(s.end for s in spans)], [*(s.start for s in spans), len(text)], strict=True):
         for match in tokenizer.control_re.finditer(text, start, end):
@@ -244,7 +247,7 @@ def _controls(tokenizer: ChatTokenizer, text: str, spans: Sequence[Span]) -> Ite
             while control.rstrip and b < len(text) and text[b].isspace():
                 b += 1
             at = b
-            yield a, b, control.id
+            yield a, b, control.id, match.start()
 
 
 def _encode_between(
@@ -274,8 +277,12 @@ def _with_one_bos(tokenizer: ChatTokenizer, tokens: Encoded) -> Encoded:
     if leading > 1:
         return Encoded(*(a[leading - 1 :] for a in tokens))
     if leading == 0 and tokenizer.adds_bos:
-        return _join([Encoded(*(np.array([v], np.int32) for v in (bos, 0, 0))), tokens])
+        return _join([_one_token(bos, 0, 0), tokens])
     return tokens
+
+
+def _one_token(token: int, start: int, end: int) -> Encoded:
+    return Encoded(*(np.array([v], np.int32) for v in (token, start, end)))
 
 
 def _join(runs: Sequence[Encoded]) -> Encoded:

@@ -271,12 +271,12 @@ def _without_controls(backend: Tokenizer, controls: Mapping[str, Control], name:
     state["added_tokens"] = spaces
     model = state["model"]
     if model["type"] == "BPE":  # `ignore_merges` looks a whole word up before it merges: the word must not be there
-        keep = {model.get("unk_token")}
+        keep = {model.get("unk_token"), *("".join(pair) for pair in model["merges"])}  # the check below meets these
         model["vocab"] = {w: i for w, i in model["vocab"].items() if w not in controls or w in keep}
         model["vocab"].update((t["content"], t["id"]) for t in spaces)  # an added token takes its id from here
     plain = Tokenizer.from_str(json.dumps(state))
     plain.add_special_tokens([AddedToken(_MARK, normalized=False, special=True)])
-    control_ids = {c.id for c in controls.values()}
+    control_ids = {c.id for c in controls.values()} - {backend.token_to_id(model.get("unk_token") or "")}
     for text in controls:
         if control_ids.intersection(plain.encode(text, add_special_tokens=False).ids):
             raise UsageError(f"the tokenizer of {name} turns the plain text {text!r} into a control token")
