@@ -56,6 +56,8 @@ class RemoteEngine:
             max_retries=0,
             timeout=openai.Timeout(config.timeout_s, connect=min(config.timeout_s, CONNECT_S)),
         )
+        # Bound now: the client imports its parts at first use, for seconds that would count as the first call's.
+        self._create = self._client.chat.completions.with_raw_response.create
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="remote-engine", daemon=True)
         self._thread.start()
@@ -76,6 +78,8 @@ class RemoteEngine:
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Completions in the order they finish. RunError when the endpoint is of no use to any further sample."""
+        if self._loop.is_closed():
+            raise RuntimeError("the engine is closed")
         jobs = ((request, request.first_sample + i) for request in requests for i in range(request.n))
         done: queue.SimpleQueue[Future[Completion]] = queue.SimpleQueue()
         flying: set[Future[Completion]] = set()
@@ -104,44 +108,41 @@ class RemoteEngine:
         refused = 0
         while True:
             body = call_body(self.config, request, sample, logprobs=self._logprobs)
-            try:
-                reply = await self._call(body)
-            except Failure as failure:
-                failure.words = self._clean(failure.words)
-                if failure.action is Action.UNREACHABLE:
-                    self._check_outage(failure)
-                    refused += 1
-                    await self._wait(refused - 1, request, sample, failure)
-                elif failure.action is Action.RETRY and tries < self.config.max_retries:
-                    tries += 1
-                    await self._wait(tries - 1, request, sample, failure)
-                elif failure.action is Action.REJECTED and "logprobs" in body and "logprob" in failure.words.lower():
-                    self._logprobs = False
-                    self._warn(f"the endpoint refuses log-probabilities ({failure.words}); they are asked for no more")
-                else:
-                    return await self._give_up(request, sample, failure, tries)
+            result = await self._call(body)
+            if isinstance(result, Reply):
+                return self._completion(request, sample, result, asked="logprobs" in body)
+            if result.action is Action.UNREACHABLE:
+                self._check_outage(result)
+                refused += 1
+                await self._wait(refused - 1, request, sample, result)
+            elif result.action is Action.RETRY and tries < self.config.max_retries:
+                tries += 1
+                await self._wait(tries - 1, request, sample, result)
+            elif result.action is Action.REJECTED and "logprobs" in body and "logprob" in result.words.lower():
+                self._logprobs = False
+                self._warn(f"the endpoint refuses log-probabilities ({result.words}); they are asked for no more")
             else:
-                return self._completion(request, sample, reply, asked="logprobs" in body)
+                return await self._give_up(request, sample, result, tries)
 
-    async def _call(self, body: dict[str, Any]) -> Reply:
-        """One HTTP call. Raises Failure."""
+    async def _call(self, body: dict[str, Any]) -> Reply | Failure:
+        """One HTTP call. Failures are values: as exceptions they would drag the call's headers into tracebacks."""
         self._stats.calls += 1
         known = {"model": body["model"], "messages": body["messages"]}
         rest = {k: v for k, v in body.items() if k not in known}
         try:
             async with asyncio.timeout(self.config.timeout_s):
-                raw = await self._client.chat.completions.with_raw_response.create(**known, extra_body=rest)
+                raw = await self._create(**known, extra_body=rest)
             content = raw.http_response.content
         except (openai.APIError, TimeoutError) as error:
             failure = from_exception(error)
             if failure.status is not None:
                 self._hear()
-            raise failure from None
+            return self._clean(failure)
         self._hear()
         try:
             return read_reply(content)
         except BadReply as error:
-            raise _inside_200(content, error) from None
+            return self._clean(_inside_200(content, error))
 
     def _hear(self) -> None:
         self._heard, self._silent_since = True, None
@@ -251,9 +252,9 @@ class RemoteEngine:
         self._stats.errors += not words.startswith("content filter")
         return Completion(request.id, sample, "", Finish.ERROR, error=words)
 
-    def _clean(self, words: str) -> str:
-        """The endpoint's words without the key, should it have quoted it."""
-        return words.replace(self._secret, "(key)") if self._secret else words
+    def _clean(self, failure: Failure) -> Failure:
+        """Without the key, should the endpoint have quoted it."""
+        return replace(failure, words=failure.words.replace(self._secret, "(key)")) if self._secret else failure
 
 
 def _answered(done: "queue.SimpleQueue[Future[Completion]]") -> Iterator[Completion]:

@@ -27,8 +27,8 @@ class Action(StrEnum):
     UNKNOWN_MODEL = "unknown_model"
 
 
-@dataclass(eq=False)
-class Failure(Exception):
+@dataclass(frozen=True)
+class Failure:
     """A call that brought no answer. `kind` is what the statistics count it under."""
 
     action: Action

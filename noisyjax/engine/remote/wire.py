@@ -72,7 +72,7 @@ def call_body(config: RemoteConfig, request: Request, sample: int, *, logprobs: 
     s = request.sampling
     body: dict[str, Any] = {
         "model": config.model,
-        "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
+        "messages": [{"role": m.role, "content": _well_formed(m.content)} for m in request.prompt.messages],
         "temperature": s.temperature,
         config.max_tokens_field: s.max_tokens,
         "seed": sample_seed(request, sample),
@@ -98,6 +98,11 @@ def call_body(config: RemoteConfig, request: Request, sample: int, *, logprobs: 
             "sample": sample,
         }
     return {k: v for k, v in (body | config.extra_body).items() if k not in config.omit}
+
+
+def _well_formed(text: str) -> str:
+    """Lone surrogates, which JSON data can hold and UTF-8 cannot, become replacement characters."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def read_reply(content: bytes) -> Reply:
@@ -148,7 +153,7 @@ def _text(content: Any) -> str:
 
 def _read_ids(ids: Any) -> np.ndarray | None:
     """int32 [R] from the `token_ids` that some servers add when asked through `extra_body`."""
-    if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids):
+    if not isinstance(ids, list) or not all(isinstance(i, int) and 0 <= i < 2**31 for i in ids):
         return None
     return np.asarray(ids, np.int32)
 
@@ -163,7 +168,7 @@ def _read_logprobs(block: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
         rows = [[t["logprob"] for t in token.get("top_logprobs") or ()] for token in tokens]
         k = max(map(len, rows))
         top = np.asarray([row + [np.nan] * (k - len(row)) for row in rows], np.float32) if k else None
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise BadReply("the log-probabilities cannot be read") from None
     return logprobs, top
 
