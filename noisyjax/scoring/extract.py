@@ -107,7 +107,7 @@ _MARKUP = r"[*_` \t]{0,6}"
 _TO_QUESTION = r"(?:\s(?:to|for)\s(?:the|this)\squestion)?"
 ANSWER_COLON = re.compile(rf"\banswer{_TO_QUESTION}{_MARKUP}(?:is|=)?{_MARKUP}[:：]", re.I)
 ANSWER_IS = re.compile(rf"\banswer{_TO_QUESTION}\s(?:is|=)(?!\w)", re.I)
-_SKIPPED = re.compile(r"[*_`\s]*")
+_SKIPPED = re.compile(r"[*_`]{0,3}\s*")
 
 
 def _line_after(marker: re.Pattern[str], text: str, rule: str) -> Found | None:
@@ -150,7 +150,7 @@ def clean(text: str) -> str:
             text = text[:-1].rstrip()
         for left, right in _WRAPPERS:
             inside = text[len(left) : -len(right)]
-            if text.startswith(left) and text.endswith(right) and left not in inside and right not in inside:
+            if inside and text == left + inside + right and left not in inside and right not in inside:
                 text = inside.strip()
         macro = _TEXT_MACRO.fullmatch(text)
         if macro and _is_balanced(macro.group(1)):

@@ -30,6 +30,7 @@ _LETTER = re.compile(rf"{_OPENERS}([A-Za-z]){_CLOSED}{_SINGLE}")
 
 _CHOICE_IS = re.compile(r"\b(?:answer|choice|option)(?:\s(?:to|for)\s(?:the|this)\squestion)?\s(?:is|=)(?!\w)", re.I)
 _LABEL = re.compile(r"[(\[]?\s*(?:(?:option|choice)\s+)?[(\[]?([A-Za-z])\s*(?:\Z|[)\].:].*)", re.I | re.S)
+_SHORT = 8
 _PARENTHESISED = re.compile(r"\([A-Z]\)(?:(?:\s?(?:,|/|&|and|or)\s?){1,2}\([A-Z]\)){0,8}")
 _LINE_LETTER = re.compile(r"^[*_ \t]*\(?([A-Z])(?:\)|[*_]*[ \t]*[.:)]|[*_ \t]*$)", re.M)
 
@@ -97,9 +98,17 @@ def option_by_text(text: str, choices: Sequence[str]) -> int | None:
     if equal:
         return equal[0] if len(equal) == 1 else None
     tokens = answer_tokens(text)
-    runs = {i: run for i, choice in enumerate(choices) if (run := answer_tokens(choice)) and contains_run(tokens, run)}
+    runs = {i: run for i, choice in enumerate(choices) if _mentions(tokens, run := answer_tokens(choice))}
     longest = [i for i, r in runs.items() if not any(len(o) > len(r) and contains_run(o, r) for o in runs.values())]
     return longest[0] if len(longest) == 1 else None
+
+
+def _mentions(tokens: Sequence[str], run: Sequence[str]) -> bool:
+    """Whether a statement mentions an option. A one-word option is only a mention in a short statement, and Yes or No
+    only as its first word: "I have no opinion" does not choose No."""
+    if len(run) == 1:
+        return len(tokens) <= _SHORT and contains_run(tokens[:1] if run[0] in ("yes", "no") else tokens, run)
+    return bool(run) and contains_run(tokens, run)
 
 
 def choose(text: str, choices: Sequence[str], extraction: Extraction, *, finished: bool) -> tuple[str | None, str]:

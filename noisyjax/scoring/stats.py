@@ -122,6 +122,8 @@ def relative_change(values: np.ndarray, base: np.ndarray) -> np.ndarray:
 
 def draw_counts(seed: int, dataset: str, clusters: int, draws: int) -> np.ndarray:
     """How often each cluster is drawn: float64 [R, C], every row sums to C. A function of its arguments only."""
+    if clusters == 0:
+        return np.zeros((draws, 0))
     digest = hashlib.sha256(f"bootstrap\0{seed}\0{dataset}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "little"))
     index_rc = rng.integers(0, clusters, size=(draws, clusters))
@@ -129,7 +131,7 @@ def draw_counts(seed: int, dataset: str, clusters: int, draws: int) -> np.ndarra
     return np.bincount(flat, minlength=draws * clusters).reshape(draws, clusters).astype(np.float64)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Dataset:
     """The draws of one data set: per setting the mean as observed and in every draw [R]."""
 
@@ -147,8 +149,6 @@ def _resample(dataset: str, cells: Sequence[CellValues], seed: int, draws: int) 
                 raise UsageError(f"{dataset}: question {question} is in two clusters")
     place = {label: i for i, label in enumerate(sorted(set(cluster_of.values())))}
     result = _Dataset()
-    if not place:
-        return result
     counts_rc = draw_counts(seed, dataset, len(place), draws)
     for cell in cells:
         values_q = np.asarray(cell.values_q, dtype=np.float64)
@@ -204,7 +204,7 @@ def summarise(
         for setting in data.points
     }
     settings = list(dict.fromkeys(setting for data in sampled.values() for setting in data.points))
-    overall = {setting: _setting_result(sampled, setting, baseline, level) for setting in settings}
+    overall = {setting: _setting_result(sampled, setting, baseline, level, draws) for setting in settings}
     return Summary(results, overall, draws, level, seed, baseline)
 
 
@@ -226,7 +226,9 @@ def _change(point: float, draws_r: np.ndarray, base: float, base_r: np.ndarray, 
 _Mean = Callable[[np.ndarray], np.ndarray]
 
 
-def _setting_result(sampled: Mapping[str, _Dataset], setting: str, baseline: str, level: float) -> SettingResult:
+def _setting_result(
+    sampled: Mapping[str, _Dataset], setting: str, baseline: str, level: float, draws: int
+) -> SettingResult:
     def has(data: _Dataset, name: str) -> bool:
         return np.isfinite(data.points.get(name, np.nan))
 
@@ -235,8 +237,8 @@ def _setting_result(sampled: Mapping[str, _Dataset], setting: str, baseline: str
 
     def stack(names: tuple[str, ...], which: str) -> tuple[np.ndarray, np.ndarray]:
         points_d = np.array([sampled[name].points[which] for name in names])
-        draws_dr = np.array([sampled[name].draws[which] for name in names]).reshape(len(names), -1)
-        return points_d, draws_dr
+        draws_dr = np.array([sampled[name].draws[which] for name in names])
+        return points_d, draws_dr if names else np.empty((0, draws))
 
     points_d, draws_dr = stack(present, setting)
     here_d, here_dr = stack(compared, setting)
