@@ -1,7 +1,7 @@
 """The command line: one module per verb, no logic. Rooms are imported when their verb runs, so that help is instant."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import typer
 from typer.exceptions import Abort, TyperException
@@ -52,13 +52,14 @@ def main(words: Sequence[str] | None = None) -> None:
     end = words.index("--") if "--" in words else len(words)
     debug = "--debug" in words[:end]
     words = [w for w in words[:end] if w != "--debug"] + words[end:]
-    sys.exit(_run(words, debug))
+    # Without `standalone_mode` the verb's value comes back, or the code of a typer.Exit.
+    sys.exit(guarded(lambda: app(words, standalone_mode=False), debug))
 
 
-def _run(words: Sequence[str], debug: bool) -> int:
+def guarded(action: Callable[[], object], debug: bool) -> int:
+    """The exit code of `action`, its failures as one message on stderr."""
     try:
-        # Without `standalone_mode` the verb's value comes back, or the code of a typer.Exit.
-        code = app(list(words), standalone_mode=False)
+        code = action()
         return code if isinstance(code, int) else 0
     except NoisyjaxError as error:
         return _fail(str(error), error.exit_code, debug)
@@ -72,7 +73,7 @@ def _run(words: Sequence[str], debug: bool) -> int:
         sys.stderr.close()
         return 1
     except Exception as error:
-        if debug or not _is_model_error(error):
+        if not _is_model_error(error):
             raise
         return _fail(str(error), 2, debug)
 

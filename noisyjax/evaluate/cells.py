@@ -5,8 +5,8 @@ through all datasets, so that slots stay busy across the borders of cells. Nothi
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 
 from noisyjax.bench import Bench, DatasetBench, Task
 from noisyjax.errors import UsageError
@@ -52,7 +52,7 @@ class Plan:
             missing = {q: gaps for q in cell.questions if (gaps := _gaps(cell, q, done))}
             if not missing:
                 continue
-            dataset = _only(self.bench[cell.dataset], missing)
+            dataset = self.bench[cell.dataset].only(missing)
             limit = None if engine.window is None else engine.window - cell.sampling.max_tokens
             if limit is not None and limit < 1:
                 raise UsageError(
@@ -137,9 +137,3 @@ def _gaps(cell: Cell, question: str, done: Collection[Key]) -> list[tuple[int, i
         else:
             gaps.append((sample, 1))
     return gaps
-
-
-def _only(dataset: DatasetBench, wanted: Mapping[str, object] | Iterable[str]) -> DatasetBench:
-    """The dataset with these questions alone: what is stored already need not be rendered again."""
-    keep = set(wanted)
-    return replace(dataset, questions=tuple(q for q in dataset.questions if q.id in keep))
