@@ -26,7 +26,7 @@ _OPENERS = rf"[*_`$\"'(\[{{\s]{{0,8}}(?:(?:option|choice|answer)\s{{1,4}})?(?:{_
 _CLOSED = r"(?:(?<=[B-HJ-Z])(?=\s)|(?=[)\]}*_`$\"]|'(?!s)|\s{0,4}(?:\Z|[\n.:;!?,(—–-]|\\\)|(?:because|since|as|is)\b)))"
 # "A and B", "(A), (C)", "A/B": several options are no choice.
 _SINGLE = r"(?!\W{0,4}(?:,|/|&|\band\b|\bor\b)\W{0,4}[A-HJ-Z](?![A-Za-z0-9']))"
-_LETTER = re.compile(rf"{_OPENERS}([A-Za-z]){_CLOSED}{_SINGLE}")
+_LETTER = re.compile(rf"{_OPENERS}(?!e\.g|i\.e)([A-Za-z]){_CLOSED}{_SINGLE}")
 
 _CHOICE_IS = re.compile(r"\b(?:answer|choice|option)(?:\s(?:to|for)\s(?:the|this)\squestion)?\s(?:is|=)(?!\w)", re.I)
 _LABEL = re.compile(r"[(\[]?\s*(?:(?:option|choice)\s+)?[(\[]?([A-Za-z])\s*(?:\Z|[)\].:].*)", re.I | re.S)

@@ -104,7 +104,7 @@ def harmonic_mean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
     if values.shape[axis] == 0:
         return np.full(np.delete(values.shape, axis), np.nan)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return values.shape[axis] / np.sum(1.0 / values, axis=axis)
 
 

@@ -77,6 +77,8 @@ def test_strict(text, letter):
         ("Answer: E", None),  # four options only
         ("Answer: B\nAnswer: E", None),  # the last word was no option
         ("A man walks in.", None),
+        ("The answer is e.g. a ball", None),
+        ("The answer is a matter of taste", None),
     ],
 )
 def test_flexible(text, letter):
