@@ -156,7 +156,7 @@ def _resample(dataset: str, cells: Sequence[CellValues], seed: int, draws: int) 
         cluster_q = np.array([place[cluster_of[q]] for q in cell.question_ids], dtype=np.int64)[scored_q]
         sum_c = np.bincount(cluster_q, weights=values_q[scored_q], minlength=len(place))
         n_c = np.bincount(cluster_q, minlength=len(place)).astype(np.float64)
-        result.points[cell.setting] = float(np.nanmean(values_q)) if scored_q.any() else np.nan
+        result.points[cell.setting] = float(values_q[scored_q].mean()) if scored_q.any() else np.nan
         result.draws[cell.setting] = _ratio(counts_rc @ sum_c, counts_rc @ n_c)
         result.counts[cell.setting] = (int(scored_q.sum()), len(values_q))
     return result
