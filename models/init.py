@@ -1,7 +1,6 @@
 """Random parameters for models made from scratch."""
 
 import hashlib
-from typing import Any
 
 import jax
 import ml_dtypes  # noqa: F401 (teaches numpy the name bfloat16)
@@ -9,10 +8,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .config import ModelConfig
-from .params import param_specs
+from .params import ParamSpec, param_specs
 from .sharding import PRESETS, ShardingRules, build, shardings
-
-STDDEV = 0.02  # the initializer_range of every family here
 
 
 def init_params(
@@ -21,31 +18,37 @@ def init_params(
     dtype: str | None = None,
     mesh: Mesh | None = None,
     rules: ShardingRules | None = None,
+    *,
+    stddev: float = 0.02,
+    norm_stddev: float = 0.0,
 ) -> dict[str, jax.Array]:
-    """Path -> array: norm scales are one, everything else is normal with standard deviation 0.02.
+    """Path -> array, normal: norm scales around one with `norm_stddev`, everything else around zero with `stddev`.
 
+    The defaults are the upstream initialisation; tests spread the norm scales, so that a forgotten one shows.
     dtype: None means `cfg.dtype`. The numbers depend on `seed`, the path and the layer alone, so adding a layer or a
     bias, or laying the model out on another mesh, changes no other number.
     """
     layout = shardings(cfg, mesh, rules or PRESETS["replicated"]) if mesh is not None else {}
+
+    def draw(path: str, layer: int, spec: ParamSpec) -> np.ndarray:
+        mean, spread = (1.0, norm_stddev) if ".scale_" in path else (0.0, stddev)
+        return mean + spread * _normal(seed, path, layer, spec.layer_shape)
+
     params = {}
     for path, spec in param_specs(cfg).items():
 
-        def fill(buffer: np.ndarray, index: tuple[slice, ...], path: str = path, spec: Any = spec) -> None:
+        def fill(buffer: np.ndarray, index: tuple[slice, ...], path: str = path, spec: ParamSpec = spec) -> None:
             if not spec.stacked:
-                buffer[...] = _draw(seed, path, 0, spec.layer_shape)[index]
+                buffer[...] = draw(path, 0, spec)[index]
                 return
             for i, layer in enumerate(range(spec.shape[0])[index[0]]):
-                buffer[i] = _draw(seed, path, layer, spec.layer_shape)[index[1:]]
+                buffer[i] = draw(path, layer, spec)[index[1:]]
 
         params[path] = build(spec.shape, np.dtype(dtype or cfg.dtype), layout.get(path), fill)
     return params
 
 
-def _draw(seed: int, path: str, layer: int, shape: tuple[int, ...]) -> np.ndarray:
-    """One layer of one parameter, f32. RandomState, because numpy promises never to change its streams."""
-    if ".scale_" in path:
-        return np.ones(shape, np.float32)
+def _normal(seed: int, path: str, layer: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normal f64. RandomState, because numpy promises never to change its streams."""
     digest = hashlib.blake2b(f"{seed}/{path}/{layer}".encode(), digest_size=32).digest()
-    stream = np.random.RandomState(np.frombuffer(digest, np.uint32))
-    return (stream.standard_normal(shape) * STDDEV).astype(np.float32)
+    return np.random.RandomState(np.frombuffer(digest, np.uint32)).standard_normal(shape)

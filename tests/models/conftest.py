@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from noisyjax.models import ModelConfig, RopeConfig, init_params
@@ -43,14 +42,4 @@ def tiny() -> Callable[..., ModelConfig]:
 def random_params() -> Callable[..., dict[str, Any]]:
     """`random_params(cfg, seed)`: as `init_params`, and the norm scales are not all one either."""
 
-    def make(cfg: ModelConfig, seed: int = 0) -> dict[str, Any]:
-        params = init_params(cfg, seed)
-        stream = np.random.RandomState(seed)
-        return {
-            path: array * (1 + 0.2 * stream.standard_normal(array.shape)).astype(array.dtype)
-            if ".scale_" in path
-            else array
-            for path, array in params.items()
-        }
-
-    return make
+    return lambda cfg, seed=0: init_params(cfg, seed, norm_stddev=0.2)
