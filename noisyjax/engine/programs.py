@@ -1,0 +1,220 @@
+"""The engine's two compiled programs: prefill a tile of prompts, and decode a chunk of tokens.
+
+Prefill handles every prompt token but the last; the decode loop is fed the last one, so the head, the sampler and the
+capture exist in one place only, and the first token of a completion is made like every other.
+
+Legend: B slots, R tile rows, T tile length, C chunk length, D model, K kv heads, H head dim, V vocabulary, L layers,
+        A captured attention heads (1 when averaged), Q captured layers, Z labels, J top-k log-probabilities.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from noisyjax.engine import cache, sample
+from noisyjax.engine.cache import KV, N_LABELS, View
+from noisyjax.models import attention
+from noisyjax.models.decoder import Decoder
+from noisyjax.records import LABEL_ID
+
+
+class Capture(NamedTuple):
+    """What to record beside the tokens (static). layers: indices whose attention mass is kept; () for none."""
+
+    logprobs: bool = True
+    entropy: bool = True
+    top: int = 0
+    layers: tuple[int, ...] = ()
+    per_head: bool = False
+
+
+class Slots(NamedTuple):
+    """The rows' state at the start of a chunk, host arrays of length B.
+
+    token_b: the next token to feed, and label_b its label id; made_b: tokens drawn so far; budget_b: tokens that may
+    still be drawn; active_b: False for empty slots; eos_stops_b: whether stop ids end the row; key_b2 uint32 [B, 2]:
+    random keys; draw: sampling parameters.
+    """
+
+    token_b: Any
+    label_b: Any
+    made_b: Any
+    budget_b: Any
+    active_b: Any
+    eos_stops_b: Any
+    key_b2: Any
+    draw: sample.Draw
+
+
+class Chunk(NamedTuple):
+    """What a decode chunk made. steps: loop steps run; count_b: tokens of each row (its stop token included).
+
+    token_cb int32; logprob_cb, entropy_cb float32; top_id_cbj, top_logprob_cbj; mass_cbqaz float32. Absent captures
+    are None. Entries past a row's count are meaningless.
+    """
+
+    steps: Any
+    count_b: Any
+    done_b: Any
+    token_cb: Any
+    logprob_cb: Any = None
+    entropy_cb: Any = None
+    top_id_cbj: Any = None
+    top_logprob_cbj: Any = None
+    mass_cbqaz: Any = None
+
+
+def _mass_of_layers(collected: Any, capture: Capture, groups: int, t: int) -> jax.Array:
+    """Per-layer mass [B, K, R, Z] -> [B, T, Q, A, Z] for the captured layers, averaged over heads if asked."""
+    stacked = not isinstance(collected, list)
+    picked = [collected[i] for i in capture.layers]
+    assert stacked or all(p is not None for p in picked)
+    mass = jnp.stack([attention.join_heads(m, t) for m in picked], axis=2)  # [B, T, Q, N, Z]
+    return mass if capture.per_head else mass.mean(3, keepdims=True)
+
+
+def prefill(
+    graph: nnx.GraphDef,
+    capture: Capture | None,
+    state: nnx.State,
+    scratch: Any,
+    prefix: Any,
+    ids_rt: jax.Array,
+    label_rt: jax.Array,
+    view: View,
+) -> tuple[Any, jax.Array | None]:
+    """Run a tile of prompt tokens [R, T] and give its keys and values.
+
+    With `scratch` (one row, a long prompt in pieces) the tile also sees what the scratch holds, up to view.filled_b,
+    and is written after it; the updated scratch is returned. Without, the result is the tile's own KV [R, K, T, H].
+    Right padding is harmless: a causal query never sees what comes after it. With `capture`, also the attention mass
+    of every query, float32 [R, T, Q, A, Z].
+    """
+    model: Decoder = nnx.merge(graph, state)
+    n_kv, t = model.cfg.n_kv_heads, ids_rt.shape[1]
+    groups = model.cfg.n_heads // n_kv
+    pos_rt = (view.base_b + view.filled_b)[:, None] + jnp.arange(t)
+    hot = capture and tuple(map(cache.one_hot_labels, (view.row_label_bs, view.prefix_label_s[None])))
+    fresh_hot = cache.one_hot_labels(label_rt) if capture else None
+
+    def attend(stores: tuple[KV | None, KV], window: int | None, q, k, v):
+        rows, shared = stores
+        q_rkmh = attention.split_heads(q, n_kv)
+        k_rkth, v_rkth = k.swapaxes(1, 2), v.swapaxes(1, 2)
+        acc = attention.start(q_rkmh, N_LABELS if capture else 0)
+        acc = cache.attend_stored(acc, q_rkmh, pos_rt, rows, shared, view, hot, window)
+        acc = attention.visit(acc, q_rkmh, k_rkth, v_rkth, attention.causal(pos_rt, pos_rt, groups, window), fresh_hot)
+        out, mass = attention.finish(acc, q.dtype)
+        return attention.join_heads(out, t), (KV(k_rkth, v_rkth), mass)
+
+    stores = (scratch, prefix) if model.stacked else list(zip(scratch or [None] * len(prefix), prefix, strict=True))
+    _, collected = model.run_layers(model.embed_tokens(ids_rt), pos_rt, attend, stores)
+    fresh, masses = collected if model.stacked else ([c[0] for c in collected], [c[1] for c in collected])
+    mass = _mass_of_layers(masses, capture, groups, t) if capture else None
+    return (fresh if scratch is None else cache.write(scratch, fresh, view.filled_b)), mass
+
+
+def decode(
+    graph: nnx.GraphDef,
+    capture: Capture,
+    length: int,
+    state: nnx.State,
+    rows: Any,
+    prefix: Any,
+    slots: Slots,
+    view: View,
+    valid_v: jax.Array,
+    stop_ids: jax.Array,
+    return_early: jax.Array,
+) -> tuple[Any, Chunk]:
+    """Draw up to `length` tokens for every active slot; rows [B, K, S, H] are donated and come back extended.
+
+    The loop ends when all rows are done, after `length` steps, or, with `return_early` (work is waiting), as soon as
+    any row is done. stop_ids int32 [n], padded with -1.
+    """
+    model: Decoder = nnx.merge(graph, state)
+    cfg, b = model.cfg, slots.token_b.shape[0]
+    groups, wants_mass = cfg.n_heads // cfg.n_kv_heads, bool(capture.layers)
+    dtype = jax.tree.leaves(rows)[0].dtype
+    hot = tuple(map(cache.one_hot_labels, (view.row_label_bs, view.prefix_label_s[None]))) if wants_mass else None
+    fresh_label_bc = jnp.full((b, length), LABEL_ID["generated"], jnp.uint8).at[:, 0].set(slots.label_b)
+    fresh_hot = cache.one_hot_labels(fresh_label_bc) if wants_mass else None
+
+    def step(i: jax.Array, token_b: jax.Array, fresh: Any) -> tuple[jax.Array, Any, Any]:
+        pos_b1 = (view.base_b + view.filled_b + i)[:, None]
+        index_s = jnp.arange(length)
+
+        def attend(stores: tuple[KV, KV, KV], window: int | None, q, k, v):
+            mine, shared, new = stores
+            q_bkgh = attention.split_heads(q, cfg.n_kv_heads)
+            new = KV(
+                *(
+                    jax.lax.dynamic_update_slice_in_dim(old, x.swapaxes(1, 2), i, 2)
+                    for old, x in zip(new, (k, v), strict=True)
+                )
+            )
+            see = (index_s <= i) if window is None else (index_s <= i) & (index_s > i - window)
+            acc = attention.start(q_bkgh, N_LABELS if wants_mass else 0)
+            acc = attention.visit(acc, q_bkgh, *new, see, fresh_hot)
+            acc = cache.attend_stored(acc, q_bkgh, pos_b1, mine, shared, view, hot, window)
+            out, mass = attention.finish(acc, q.dtype)
+            return attention.join_heads(out, 1), (new, mass)
+
+        stores = (rows, prefix, fresh) if model.stacked else list(zip(rows, prefix, fresh, strict=True))
+        x_b1d, collected = model.run_layers(model.embed_tokens(token_b[:, None]), pos_b1, attend, stores)
+        new, masses = collected if model.stacked else ([c[0] for c in collected], [c[1] for c in collected])
+        mass = _mass_of_layers(masses, capture, groups, 1)[:, 0] if wants_mass else None
+        return model.logits(x_b1d[:, 0]), new, mass
+
+    def body(carry: tuple) -> tuple:
+        i, token_b, done_b, count_b, fresh, out = carry
+        logits_bv, fresh, mass = step(i, token_b, fresh)
+        logp_bv = sample.distribution(logits_bv, valid_v, slots.draw.temperature)
+        token_b = sample.choose(logp_bv, slots.draw, slots.key_b2, slots.made_b + i)
+        made = {"token_cb": token_b}
+        if capture.logprobs:
+            made["logprob_cb"] = jnp.take_along_axis(logp_bv, token_b[:, None], 1)[:, 0]
+        if capture.entropy:
+            made["entropy_cb"] = sample.entropy(logp_bv)
+        if capture.top:
+            made["top_logprob_cbj"], made["top_id_cbj"] = jax.lax.top_k(logp_bv, capture.top)
+        if wants_mass:
+            made["mass_cbqaz"] = mass
+        out = {name: jax.lax.dynamic_update_index_in_dim(out[name], made[name], i, 0) for name in out}
+        count_b = jnp.where(done_b, count_b, i + 1)
+        stopped_b = jnp.any(token_b[:, None] == stop_ids[None], 1) & slots.eos_stops_b
+        done_b = done_b | stopped_b | (i + 1 >= slots.budget_b)
+        return i + 1, token_b, done_b, count_b, fresh, out
+
+    def going(carry: tuple) -> jax.Array:
+        i, done_b = carry[0], carry[2]
+        finished = jnp.any(done_b & slots.active_b)
+        return (i < length) & jnp.any(~done_b) & ~(return_early & finished)
+
+    fresh = jax.tree.map(
+        lambda x: jnp.zeros((*x.shape[:-2], length, x.shape[-1]), dtype),
+        rows,
+        is_leaf=lambda x: isinstance(x, jax.Array),
+    )
+    out = _empty_outputs(capture, length, b, cfg.n_heads)
+    idle_b = ~slots.active_b
+    start = (jnp.int32(0), slots.token_b, idle_b, jnp.zeros(b, jnp.int32), fresh, out)
+    steps, _, done_b, count_b, fresh, out = jax.lax.while_loop(going, body, start)
+    rows = cache.write(rows, fresh, jnp.where(idle_b, 0, view.filled_b))
+    return rows, Chunk(steps, count_b, done_b & slots.active_b, **out)
+
+
+def _empty_outputs(capture: Capture, length: int, b: int, n_heads: int) -> dict[str, jax.Array]:
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {"token_cb": ((), jnp.int32)}
+    if capture.logprobs:
+        shapes["logprob_cb"] = ((), jnp.float32)
+    if capture.entropy:
+        shapes["entropy_cb"] = ((), jnp.float32)
+    if capture.top:
+        shapes["top_logprob_cbj"], shapes["top_id_cbj"] = ((capture.top,), jnp.float32), ((capture.top,), jnp.int32)
+    if capture.layers:
+        heads = n_heads if capture.per_head else 1
+        shapes["mass_cbqaz"] = ((len(capture.layers), heads, N_LABELS), jnp.float32)
+    return {name: jnp.zeros((length, b, *tail), dtype) for name, (tail, dtype) in shapes.items()}
