@@ -47,10 +47,11 @@ class ScoreOptions(BaseModel):
     metric: str
     """sealqa, multihop_rag, musique, bbeh, aime_integer, gpqa, mwe, bbq or math_verify."""
     extraction: Extraction = "flexible"
-    """strict: only the form that was asked for; flexible: other usual forms of stating an answer as well."""
+    """strict: only the form that was asked for; flexible: other usual forms of stating an answer as well.
+    bbeh has rules of its own: its two readings are two headlines."""
     headline: str = ""
     """Which of the metric's numbers is the task's value (musique: em, f1; multihop_rag: em_or_contains,
-    official_overlap; sealqa: em_or_contains, em). Empty: the first, for bbeh the one that `extraction` names."""
+    official_overlap; sealqa: em_or_contains, em; bbeh: official, flexible). Empty: the first."""
     math_fallback: bool = True
     """aime_integer: whether a box that holds no integer (such as a fraction) is compared by math-verify."""
 
@@ -87,8 +88,9 @@ class _Sample:
         state = State.NO_ANSWER if self.finished else State.TRUNCATED
         return Score(state, None, values=values or {}, note=note)
 
-    def scored(self, extracted: str, values: Mapping[str, float | None], headline: str, note: str = "") -> Score:
-        return Score(State.SCORED, values[self.options.headline or headline], extracted, values, note)
+    def scored(self, extracted: str, values: Mapping[str, float | None], note: str = "") -> Score:
+        headline = self.options.headline or METRICS[self.options.metric].headlines[0]
+        return Score(State.SCORED, values[headline], extracted, values, note)
 
 
 Scorer = Callable[..., Score]
@@ -106,7 +108,7 @@ def _sealqa(sample: _Sample) -> Score:
         return sample.missing()
     contains = any(em_or_contains(found.text, gold) for gold in sample.golds)
     values = {"em_or_contains": float(contains), "em": squad_em(found.text, sample.golds)}
-    return sample.scored(found.text, values, "em_or_contains", found.rule)
+    return sample.scored(found.text, values, found.rule)
 
 
 def _multihop_rag(sample: _Sample) -> Score:
@@ -118,18 +120,18 @@ def _multihop_rag(sample: _Sample) -> Score:
         "official_overlap": float(official_overlap(sample.answer, gold)),
         "em": squad_em(found.text, sample.golds),
     }
-    return sample.scored(found.text, values, "em_or_contains", found.rule)
+    return sample.scored(found.text, values, found.rule)
 
 
 def _musique(sample: _Sample) -> Score:
     if (found := _free_text(sample)) is None:
         return sample.missing()
     values = {"em": squad_em(found.text, sample.golds), "f1": squad_f1(found.text, sample.golds)}
-    return sample.scored(found.text, values, "em", found.rule)
+    return sample.scored(found.text, values, found.rule)
 
 
 def _bbeh(sample: _Sample) -> Score:
-    """strict: the official rules; flexible: right under them or once markup is forgiven. Both are in `values`."""
+    """The official rules, and beside them the same with markup forgiven: official right is right there too."""
     rest = bbeh.prefixed(sample.answer)
     closed = sample.finished or (rest is not None and "\n" in rest.lstrip())
     if not closed or not sample.answer.strip():
@@ -138,9 +140,8 @@ def _bbeh(sample: _Sample) -> Score:
     target = sample.golds[0]
     right = bbeh.matches(official, target)
     values = {"official": float(right), "flexible": float(right or bbeh.matches(flexible, target))}
-    if sample.options.extraction == "strict":
-        return sample.scored(official, values, "official")
-    return sample.scored(flexible, values, "flexible")
+    read_as = flexible if sample.options.headline == "flexible" else official
+    return sample.scored(read_as, values)
 
 
 def _aime(sample: _Sample) -> Score:
@@ -153,9 +154,9 @@ def _aime(sample: _Sample) -> Score:
     number = aime.integer(found.text)
     if number is not None:
         note = found.rule if 0 <= number <= 999 else "outside 0 to 999"
-        return sample.scored(str(number), {"exact": float(number == gold)}, "exact", note)
+        return sample.scored(str(number), {"exact": float(number == gold)}, note)
     if not sample.options.math_fallback:
-        return sample.scored(found.text, {"exact": 0.0}, "exact", "not an integer")
+        return sample.scored(found.text, {"exact": 0.0}, "not an integer")
     return _verified(sample, str(gold), found.text)
 
 
@@ -169,7 +170,7 @@ def _verified(sample: _Sample, gold: str, answer: str) -> Score:
     verdict = (sample.pool or shared_pool()).verify(gold=gold, answer=answer)
     if verdict.value is None:
         return Score(State.UNSCORED, None, answer, note=verdict.reason)
-    return sample.scored(answer, {"exact": float(verdict.value)}, "exact", "math-verify")
+    return sample.scored(answer, {"exact": float(verdict.value)}, "math-verify")
 
 
 def _gold_letter(sample: _Sample) -> str:
@@ -188,7 +189,7 @@ def _choice(sample: _Sample) -> Score:
     letter, note = choose(sample.answer, choices, sample.options.extraction, finished=sample.finished)
     if letter is None:
         return sample.missing(note)
-    return sample.scored(letter, {"exact": float(letter == gold)}, "exact", note)
+    return sample.scored(letter, {"exact": float(letter == gold)}, note)
 
 
 def _bbq(sample: _Sample) -> Score:
@@ -202,7 +203,7 @@ def _bbq(sample: _Sample) -> Score:
     values = bbq.choice_values(index, sample.question.meta)
     if letter is None:
         return sample.missing(note, values)
-    return sample.scored(letter, {"exact": float(letter == gold), **values}, "exact", note)
+    return sample.scored(letter, {"exact": float(letter == gold), **values}, note)
 
 
 @dataclass(frozen=True)

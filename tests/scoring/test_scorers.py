@@ -132,9 +132,11 @@ def test_values_beside_the_headline():
     score = run("musique", question("Sydney Harbour"), "Sydney", headline="f1")
     assert score.value == pytest.approx(2 / 3)
     assert score.values["em"] == 0
-    score = run("bbeh", question("Ann"), "**The answer is:** Ann")
-    assert (score.value, score.values) == (1.0, {"official": 0.0, "flexible": 1.0})
-    assert run("bbeh", question("Ann"), "**The answer is:** Ann", extraction="strict").value == 0.0
+    marked_up = "**The answer is:** Ann"
+    score = run("bbeh", question("Ann"), marked_up)
+    assert (score.value, score.values) == (0.0, {"official": 0.0, "flexible": 1.0})
+    score = run("bbeh", question("Ann"), marked_up, headline="flexible")
+    assert (score.value, score.extracted) == (1.0, "ann")
 
 
 def test_strict_extraction_wants_the_form():
