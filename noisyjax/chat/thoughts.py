@@ -148,6 +148,8 @@ def _next_tags(
 def _quoted(text: str, start: int) -> list[tuple[int, int]]:
     """Spans of complete code fences and inline code in `text[start:]`, which is read as a text of its own."""
     rest = text[start:]
+    if "`" not in rest and "~~~" not in rest:
+        return []
     fences = [m.span() for m in _FENCE.finditer(rest)]
     inline = [m.span() for m in _INLINE.finditer(rest)]
     return [(a + start, b + start) for a, b in fences + inline]

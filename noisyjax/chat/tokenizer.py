@@ -1,7 +1,7 @@
 """A Hugging Face tokenizer with its chat template, seen from the two sides that must not mix: control and content.
 
-Control tokens (every added token except runs of whitespace: `<|im_end|>`, but `<think>` too) come only from the
-template. Content is encoded by a copy of the tokenizer that has no control tokens at all, so that a document which
+Control tokens (added tokens such as `<|im_end|>`, and `<think>` too, which is not "special") come only from the
+template. Content is encoded by a copy of the tokenizer in which they cannot be reached, so that a document which
 quotes `<|im_end|>` yields the ordinary tokens of those characters. The copy knows one private mark instead; a run
 that follows a control token is encoded behind the mark, because some tokenizers treat the start of a text specially.
 
@@ -68,7 +68,7 @@ class ChatTokenizer:
         self.controls: dict[str, Control] = {
             token.content: Control(i, token.special, token.lstrip, token.rstrip)
             for i, token in self.backend.get_added_tokens_decoder().items()
-            if token.content.strip()
+            if not _is_text(token)
         }
         self.control_re = _any_of(self.controls)
         self._plain = _without_controls(self.backend, self.controls, name)
@@ -125,7 +125,7 @@ class ChatTokenizer:
                 add_generation_prompt=add_generation_prompt,
                 **(template_kwargs or {}),
             )
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise UsageError(f"the chat template of {self.name} refuses this conversation: {error}") from error
         return str(text)
 
@@ -153,7 +153,7 @@ class ChatTokenizer:
         return len(self.encode_run(text, first=False).ids)
 
     def encode_run(self, text: str, *, first: bool, follow: str = "") -> Encoded:
-        """A run of plain text between two control tokens. Cached; the arrays must not be written to.
+        """A run of plain text between two control tokens. Cached; the arrays are read-only.
 
         `first`: the run begins the whole prompt. `follow` is what comes after the run (one character will do), where
         a run is encoded in pieces: the last token may depend on it.
@@ -168,7 +168,10 @@ class ChatTokenizer:
         ids = np.asarray(encoding.ids, np.int32)
         spans = np.asarray(encoding.offsets, np.int32).reshape(-1, 2) - len(lead)
         keep = (spans[:, 0] >= 0) & (spans[:, 0] < len(text))  # neither the mark nor what follows
-        return Encoded(ids[keep], spans[keep, 0], np.minimum(spans[keep, 1], len(text)))
+        encoded = Encoded(ids[keep], spans[keep, 0], np.minimum(spans[keep, 1], len(text)))
+        for array in encoded:
+            array.flags.writeable = False  # it is shared by everyone who asks for this run
+        return encoded
 
     def _splits_at_line_starts(self) -> bool:
         """Whether text may be cut between a line break and an ASCII letter without changing any token.
@@ -263,20 +266,32 @@ def _any_of(words: Collection[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)")
 
 
+def _is_text(token: AddedToken) -> bool:
+    """Added tokens that are vocabulary, not control: runs of blanks, and plain words that are not special."""
+    return token.content.isspace() or (not token.special and token.content.isalnum())
+
+
 def _without_controls(backend: Tokenizer, controls: Mapping[str, Control], name: str) -> Tokenizer:
-    """The tokenizer with no control tokens, no BOS and one private mark. Raises UsageError if it still makes one."""
+    """The tokenizer with one private mark and no BOS, its control tokens renamed to what no text holds.
+
+    They keep their rows, so that every other id stays the same. Raises UsageError if plain text still makes one.
+    """
     state = json.loads(backend.to_str())
     state.update(post_processor=None, truncation=None, padding=None)
-    spaces = [t for t in state["added_tokens"] if t["content"] not in controls]
-    state["added_tokens"] = spaces
     model = state["model"]
+    unknown = model.get("unk_token")
+    private = {text: f"{_MARK}{i}" for i, text in enumerate(controls) if text != unknown}
+    state["added_tokens"] = [
+        {**t, "content": private.get(t["content"], t["content"])}
+        for t in state["added_tokens"]
+        if t["content"] != unknown
+    ]
     if model["type"] == "BPE":  # `ignore_merges` looks a whole word up before it merges: the word must not be there
-        keep = {model.get("unk_token"), *("".join(pair) for pair in model["merges"])}  # the check below meets these
-        model["vocab"] = {w: i for w, i in model["vocab"].items() if w not in controls or w in keep}
-        model["vocab"].update((t["content"], t["id"]) for t in spaces)  # an added token takes its id from here
+        merged = {"".join(pair) for pair in model["merges"]}  # may not be renamed; the check below meets them
+        model["vocab"] = {w if w in merged else private.get(w, w): i for w, i in model["vocab"].items()}
     plain = Tokenizer.from_str(json.dumps(state))
     plain.add_special_tokens([AddedToken(_MARK, normalized=False, special=True)])
-    control_ids = {c.id for c in controls.values()} - {backend.token_to_id(model.get("unk_token") or "")}
+    control_ids = {controls[text].id for text in private}
     for text in controls:
         if control_ids.intersection(plain.encode(text, add_special_tokens=False).ids):
             raise UsageError(f"the tokenizer of {name} turns the plain text {text!r} into a control token")

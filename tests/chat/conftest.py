@@ -1,4 +1,4 @@
-"""Small real tokenizers in the style of the families that are supported, trained on the spot and saved as HF folders."""
+"""Small real tokenizers in the style of the supported families, trained on the spot and saved as HF folders."""
 
 import json
 from collections.abc import Callable

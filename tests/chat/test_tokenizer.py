@@ -54,6 +54,22 @@ def test_whitespace_tokens_are_text(tokenizers):
     assert row in tokenizer.encode_plain("a\n\n\nb")
 
 
+def test_plain_words_among_the_added_tokens_are_text(tmp_path, folders):
+    """Some tokenizers add letters or words that way; content keeps the model's own tokens for them."""
+    tokenizer = ChatTokenizer.load(folders["qwen3"])
+    row = len(tokenizer.backend.get_vocab())
+    state = json.loads((folders["qwen3"] / "tokenizer.json").read_text())
+    plain = {"special": False, "normalized": True, "lstrip": False, "rstrip": False, "single_word": False}
+    state["added_tokens"] += [{**plain, "id": row, "content": "日本"}, {**plain, "id": row + 1, "content": "  "}]
+    for file in folders["qwen3"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    tokenizer = ChatTokenizer.load(tmp_path)
+    text = "a日本  fox 日"
+    assert tokenizer.encode_plain(text).tolist() == tokenizer.hf(text, add_special_tokens=False)["input_ids"]
+    assert {row, row + 1} <= set(tokenizer.encode_plain(text).tolist())
+
+
 def test_a_word_of_the_vocabulary_that_is_a_control_token_is_not_looked_up_whole(tmp_path, folders):
     """`ignore_merges` takes a whole word from the vocabulary; a control token that is one word must not be there."""
     state = json.loads((folders["llama3"] / "tokenizer.json").read_text())
@@ -74,7 +90,7 @@ def test_a_control_token_that_plain_text_still_makes_is_refused(tmp_path, folder
     vocab, merges = state["model"]["vocab"], state["model"]["merges"]
     vocab |= {"zz": 9001, "zzq": 9002}
     merges += [["z", "z"], ["zz", "q"]]
-    state["added_tokens"].append({**state["added_tokens"][-1], "id": 9002, "content": "zzq"})
+    state["added_tokens"].append({**state["added_tokens"][-1], "id": 9002, "content": "zzq", "special": True})
     for file in folders["qwen3"].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "tokenizer.json").write_text(json.dumps(state))
