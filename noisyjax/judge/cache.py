@@ -16,7 +16,7 @@ def verdict_key(judge: str, question: str, answers: Sequence[str], candidate: st
 
 
 class VerdictCache:
-    """Key -> Verdict over a `Log` (`open_folder(folder).log("judge.jsonl")`). Unread verdicts are never kept.
+    """Key -> Verdict over a `Log` (`open_folder(folder).log("judge")`). Unread verdicts are never kept.
 
     The log drops a half-written last line itself; any other line that cannot be read is a RunError.
     """
@@ -27,7 +27,8 @@ class VerdictCache:
         for number, line in enumerate(log.lines(), start=1):
             try:
                 record = json.loads(line)
-                self._known[record.pop("key")] = Verdict(**record)
+                key = record.pop("key")
+                self._known[key] = Verdict(**record)
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise RunError(
                     f"line {number} of the judge's cache cannot be read; delete that line and run again"

@@ -6,8 +6,10 @@ spelling everywhere else, since folding would turn x² into x2.
 """
 
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Iterator
+from functools import cache
 
 _LOOKALIKES = {
     "a": "аαᴀ",
@@ -53,7 +55,7 @@ def neutralise(text: str, limit: int) -> str:
     Markup keeps its words and gets other brackets; a verdict string becomes "(the word verdict)". A longer text loses
     its middle, and a note says how much. What holds neither is returned as it was.
     """
-    text = shorten("".join(c for c in text if not _invisible(c)), limit)
+    text = shorten(_invisible().sub("", text), limit)
     for pattern, replace in ((_MARKUP, _other_brackets), (_VERDICT, _name_it)):
         text = _replace_folded(text, pattern, replace)
     return text
@@ -68,9 +70,12 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:head]} (... {len(text) - limit} characters left out ...) {text[len(text) - tail :]}"
 
 
-def _invisible(c: str) -> bool:
+@cache
+def _invisible() -> re.Pattern[str]:
     """Format characters (zero-width, direction marks, tags), controls, lone surrogates and private use."""
-    return c not in "\n\t" and unicodedata.category(c) in ("Cf", "Cc", "Cs", "Co")
+    found = (c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) in ("Cf", "Cc", "Cs"))
+    singles = "".join(re.escape(c) for c in found if c not in "\n\t")
+    return re.compile(f"[{singles}\ue000-\uf8ff\U000f0000-\U0010ffff]")
 
 
 def _other_brackets(found: str) -> str:

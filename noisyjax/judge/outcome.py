@@ -95,7 +95,7 @@ def judge_outcomes(
     verdicts: dict[str, Verdict] = {}
     asked: dict[str, OutcomeItem] = {}
     for key, item in zip(keys, items, strict=True):
-        known = cache.get(key) if cache else None
+        known = cache.get(key) if cache is not None else None
         if known is not None:
             verdicts[key] = known
         elif not neutralise(item.candidate, config.candidate_chars).strip():
@@ -112,7 +112,7 @@ def judge_outcomes(
             verdicts[key] = _verdict(completion, name, opened[key])
             if verdicts[key].value is not None:
                 del asked[key]
-                if cache:
+                if cache is not None:
                     cache.put(key, verdicts[key])
     return [verdicts[key] for key in keys]
 
