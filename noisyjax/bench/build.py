@@ -5,9 +5,9 @@ that fails in any of them is in none. So the settings always compare the same qu
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,13 @@ class DatasetBench:
     dropped: tuple[Dropped, ...]
 
     @cached_property
-    def _checker(self) -> Checker:
+    def checker(self) -> Checker:
+        """The per-pair check under this config."""
         return Checker(self.config.min_answer_chars, self.config.min_option_words)
+
+    def only(self, ids: Collection[str]) -> "DatasetBench":
+        """The same dataset with these questions alone: what is not asked for need not be rendered."""
+        return replace(self, questions=tuple(q for q in self.questions if q.id in ids))
 
     def missing(self, setting: str) -> str | None:
         """Why `setting` cannot be run for this dataset (an absent cell), or None when it can.
@@ -78,9 +83,9 @@ class DatasetBench:
         swap = self.config.contamination == "swap_unit"
         if kind == "HN":
             documents = _negatives(self.loaded, self.sources, question, self.config.hn.prefer)
-            return assign_negatives(documents, question, self.config, self._checker)
+            return assign_negatives(documents, question, self.config, self.checker)
         pool_config = self.config.rd if kind == "RD" else self.config.rc
-        return assign_pool(self.sources.pools[kind], pool_config, question, self.config.seed, self._checker, swap)
+        return assign_pool(self.sources.pools[kind], pool_config, question, self.config.seed, self.checker, swap)
 
     def prompts(
         self,
@@ -101,7 +106,8 @@ class DatasetBench:
         if reason is not None:
             raise UsageError(f"{self.task.name}: {setting} cannot be made: {reason}")
         limits = [n for n in (limit, self.config.max_prompt_tokens) if n is not None]
-        counter = count or (tokenizer.count_tokens if tokenizer is not None else estimate_tokens)
+        # Units of a shared block meet every question: their lengths are counted once.
+        counter = cache(count or (tokenizer.count_tokens if tokenizer is not None else estimate_tokens))
         for question in self.questions:
             units, dropped = self.noise(question, setting, counter)
             yield build_prompt(
@@ -132,11 +138,19 @@ class DatasetBench:
         return arrange(spent.kept), spent.dropped
 
     def _missing_kind(self, kind: str) -> str | None:
-        if kind == "HN" and self.loaded.has_negatives:
+        if kind != "HN":
+            return self.sources.missing.get(kind)
+        return None if self.loaded.has_negatives else self._no_negatives
+
+    @cached_property
+    def _no_negatives(self) -> str | None:
+        """Why the hard-negatives file does not serve this dataset; None when it has some of its questions."""
+        file = self.sources.negatives
+        if file is not None and any(file.of(question) for question in self.loaded.questions):
             return None
-        if kind == "HN" and self.sources.negatives is not None and self.task.name in self.sources.negatives.datasets():
-            return None
-        return self.sources.missing.get(kind)
+        if file is not None and self.task.name in file.datasets():
+            return "the hard negatives given for it belong to other questions (another release, or other options)"
+        return self.sources.missing["HN"]
 
 
 @dataclass(frozen=True)

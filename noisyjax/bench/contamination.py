@@ -25,7 +25,9 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 def normal_form(text: str) -> str:
     """Lower case without accents, punctuation and articles, single blanks: "The Café's 1,000" -> "cafe s 1 000"."""
-    plain = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+    # Decomposed on both sides of casefold: either may bring forth what the other changes.
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    plain = "".join(c for c in folded if not unicodedata.combining(c))
     return " ".join(_ARTICLES.sub(" ", _MARKS.sub(" ", plain)).split())
 
 

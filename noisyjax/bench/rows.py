@@ -40,7 +40,7 @@ class BadRows:
 def read_rows(path: Path, bad: BadRows, inside: str | None = None) -> Iterator[Row]:
     """Yield the rows of `path`. `inside` names the key that holds the list when the file is one JSON object.
 
-    A file counts as JSON lines when its first line is a whole JSON object and more lines follow, whatever its name.
+    A file counts as JSON lines when its first line is whole JSON and more lines follow, whatever its name.
     Raises UsageError for a file that cannot be read at all, and for a bad row unless `bad.skip`.
     """
     if path.suffix == ".parquet":
@@ -53,12 +53,10 @@ def read_rows(path: Path, bad: BadRows, inside: str | None = None) -> Iterator[R
     raw = raw.removeprefix(b"\xef\xbb\xbf")
     if path.suffix == ".csv":
         yield from _csv(path, raw, bad)
-    elif raw.lstrip()[:1] == b"[" or (whole := _json_object(raw)) is None:
-        yield from _json_list(path, raw, bad) if raw.lstrip()[:1] == b"[" else _json_lines(path, raw, bad)
-    elif inside is not None and inside in whole:
-        yield from _items(path, whole[inside], bad)
+    elif _is_json_lines(raw):
+        yield from _json_lines(path, raw, bad)
     else:
-        yield Row(whole, f"{path.name}:1", path.name)
+        yield from _json_document(path, raw, bad, inside)
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -74,23 +72,20 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _json_object(raw: bytes) -> dict[str, Any] | None:
-    """The file as one object, or None when it is not one (it is then read as JSON lines)."""
+def _is_json_lines(raw: bytes) -> bool:
+    """Whether each line stands for itself. A broken first line is no reason to doubt it if the file is no document."""
     first, _, rest = raw.strip().partition(b"\n")
-    if rest.strip() and _is_object(first):
-        return None
-    try:
-        value = json.loads(raw)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+    if rest.strip() and _parses(first):
+        return True
+    return not raw.lstrip().startswith(b"[") and not _parses(raw)
 
 
-def _is_object(line: bytes) -> bool:
+def _parses(text: bytes) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        json.loads(text)
     except ValueError:
         return False
+    return True
 
 
 def _json_lines(path: Path, raw: bytes, bad: BadRows) -> Iterator[Row]:
@@ -107,13 +102,16 @@ def _json_lines(path: Path, raw: bytes, bad: BadRows) -> Iterator[Row]:
         yield from _checked(value, where, path, bad)
 
 
-def _json_list(path: Path, raw: bytes, bad: BadRows) -> Iterator[Row]:
+def _json_document(path: Path, raw: bytes, bad: BadRows, inside: str | None) -> Iterator[Row]:
     try:
-        values = json.loads(raw)
+        value = json.loads(raw)
     except ValueError as error:
-        # A broken list has no rows to go on with, so skip_bad cannot help.
+        # A broken document has no rows to go on with, so skip_bad cannot help.
         raise UsageError(f"{path}: not valid JSON ({_short(error)})") from error
-    yield from _items(path, values, bad)
+    if isinstance(value, dict) and not (inside is not None and inside in value):
+        yield Row(value, f"{path.name}:1", path.name)
+    else:
+        yield from _items(path, value[inside] if isinstance(value, dict) else value, bad)
 
 
 def _items(path: Path, values: Any, bad: BadRows) -> Iterator[Row]:

@@ -99,7 +99,13 @@ class BenchConfig(Schema):
     @classmethod
     def _known_settings(cls, settings: tuple[str, ...]) -> tuple[str, ...]:
         for setting in settings:
-            noise_kinds(setting)
+            try:
+                noise_kinds(setting)
+            except ValueError as error:
+                near = f"; did you mean '{setting.upper()}'?" if setting.upper() in SETTINGS else ""
+                raise ValueError(f"{error}{near}") from error
+        if len(set(settings)) != len(settings):
+            raise ValueError("a setting is named twice")
         return settings
 
     @field_validator("datasets")

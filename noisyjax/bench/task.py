@@ -45,11 +45,6 @@ class Layout(Schema):
     """Reader options that hold for this layout; they go before the task's and after the user's."""
 
 
-class SamplingDefault(Schema):
-    temperature: float
-    top_p: float
-
-
 class Task(Schema):
     name: str
     version: int = Field(ge=1)
@@ -92,13 +87,6 @@ class Task(Schema):
         if self.n < self.k:
             raise ValueError(f"pass@{self.k} needs at least {self.k} samples, n is {self.n}")
         return self
-
-    @property
-    def sampling(self) -> SamplingDefault:
-        """Greedy for one answer, 0.6 / top-p 0.95 for several: the paper's choice (appendix A)."""
-        return (
-            SamplingDefault(temperature=0.0, top_p=1.0) if self.k == 1 else SamplingDefault(temperature=0.6, top_p=0.95)
-        )
 
 
 @cache

@@ -18,6 +18,8 @@ DECORATION = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\(?:text|mathrm)\{[^}]*\}|\\[
 
 def rows(files: Sequence[Path], bad: BadRows) -> Iterator[Row]:
     for path in files:
+        if path.suffix == ".tex":
+            continue  # read beside its answers
         yield from _exam(path, bad) if path.name == "answers.csv" else read_rows(path, bad)
 
 
