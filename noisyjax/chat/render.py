@@ -8,7 +8,8 @@ the template's name; nothing is guessed. Templates that rewrite content are met 
 2. *core*: whitespace at the two ends of a message stays outside the marks, for templates that trim it. Where such a
    template keeps some of it after all, those characters count as template;
 3. *thoughts*: the tags of thoughts in assistant messages stay outside too, for templates that take earlier thoughts
-   out or lay them out anew.
+   out or lay them out anew. Only in messages that the model itself wrote (label GENERATED) does a tag between two
+   pieces become a control token again; in anybody else's it is text.
 
 Text between two control tokens is tokenised in one go, template and content together, so that ids are those of
 `tokenizer(rendered text)` wherever content quotes no control token. A token that straddles a border belongs to the
@@ -63,7 +64,11 @@ class _Piece(NamedTuple):
     text: str
     part: int
     marked: bool
-    role: str
+    message: int
+    foreign: bool
+    """Not all of the message was written by the model."""
+    may_go: bool
+    """The template may leave it out: it is, or stands before, a thought."""
 
 
 def render(
@@ -126,7 +131,7 @@ def _locate(
         if text != plain:
             complaint = f"it rewrites {_first_difference(plain, text)}"
             continue
-        spans = _match(found, marked, thoughts_may_go=scheme == "thoughts")
+        spans = _match(found, marked)
         if not isinstance(spans, str):
             return plain, spans, scheme
         complaint = spans
@@ -141,28 +146,34 @@ def _pieces(messages: Sequence[Message], scheme: str, tokenizer: ChatTokenizer) 
     tags = tokenizer.thought_tags
     around_tags = re.compile(rf"\s*(?:{tags.open}|{tags.close})\s*")
     part = -1
-    for message in messages:
+    for k, message in enumerate(messages):
         content = message.content
         bare: list[tuple[int, int]] = []
+        answer = 0  # where the last thought ends
         if scheme != "whole":
             bare += [(0, len(content) - len(content.lstrip())), (len(content.rstrip()), len(content))]
-        if scheme == "thoughts" and message.role == "assistant" and re.search(tags.close, content):
-            bare += [m.span() for m in around_tags.finditer(content)]
+        if scheme == "thoughts" and message.role == "assistant":
+            answer = max((m.end() for m in re.finditer(tags.close, content)), default=0)
+            bare += [m.span() for m in around_tags.finditer(content) if m.start() < answer]
+        foreign = any(p.label is not Label.GENERATED for p in message.parts)
         row, at = [], 0
         for p in message.parts:
             part += 1
-            row += [_Piece(text, part, marked, message.role) for text, marked in _cut(p.text, bare, at)]
+            for start, end, marked in _cut(at, at + len(p.text), bare):
+                row.append(_Piece(content[start:end], part, marked, k, foreign, may_go=end <= answer))
             at += len(p.text)
         yield row
 
 
-def _cut(text: str, bare: list[tuple[int, int]], offset: int) -> list[tuple[str, bool]]:
-    """A part's text, which begins at `offset` of its message, cut so that the spans in `bare` are unmarked (False)."""
-    marked = np.ones(len(text), bool)
+def _cut(start: int, end: int, bare: list[tuple[int, int]]) -> Iterator[tuple[int, int, bool]]:
+    """Characters start:end of a message cut so that the spans in `bare` are unmarked (False)."""
+    marked = np.ones(end - start, bool)
     for a, b in bare:
-        marked[max(a - offset, 0) : max(b - offset, 0)] = False
-    edges = [0, *(np.flatnonzero(np.diff(marked)) + 1).tolist(), len(text)]
-    return [(text[a:b], bool(marked[a])) for a, b in pairwise(edges) if a < b]
+        marked[max(a - start, 0) : max(b - start, 0)] = False
+    edges = [0, *(np.flatnonzero(np.diff(marked)) + 1).tolist(), end - start]
+    for a, b in pairwise(edges):
+        if a < b:
+            yield a + start, b + start, bool(marked[a])
 
 
 def _with_marks(rows: Sequence[Sequence[_Piece]], base: int) -> list[str]:
@@ -194,7 +205,7 @@ def _read_marks(marked: str, base: int, n: int) -> tuple[str, list[tuple[int, in
     return "".join(text), found
 
 
-def _match(found: list[tuple[int, int, int]], pieces: list[_Piece], thoughts_may_go: bool) -> list[Span] | str:
+def _match(found: list[tuple[int, int, int]], pieces: list[_Piece]) -> list[Span] | str:
     """Spans of the marked pieces, or what is wrong: each must be there once and whole."""
     spans: dict[int, Span] = {}
     for (start, i, opening), (end, j, closing) in zip(found[::2], found[1::2], strict=False):
@@ -204,8 +215,11 @@ def _match(found: list[tuple[int, int, int]], pieces: list[_Piece], thoughts_may
     if len(found) % 2:
         return f"it cuts {pieces[found[-1][1]].text[:60]!r}"
     for i, piece in enumerate(pieces):
-        if i not in spans and piece.text.strip() and not (thoughts_may_go and piece.role == "assistant"):
+        if i not in spans and piece.text.strip() and not piece.may_go:
             return f"it leaves out {piece.text[:60]!r}"
+    for i, j in pairwise(spans):
+        if pieces[i].message == pieces[j].message and pieces[i].foreign:  # what stands between is theirs, and text
+            spans[i] = spans[i]._replace(end=spans[j].start)
     return list(spans.values())
 
 

@@ -38,6 +38,12 @@ def runs(rendered) -> list[str]:
     return [n for i, n in enumerate(names) if i == 0 or names[i - 1] != n]
 
 
+QWEN_LIKE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.role == 'assistant' and '</think>' in m.content %}{{ m.content.split('</think>')[-1].lstrip('\n') }}"
+    "{% else %}{{ m.content }}{% endif %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}"
+)
 CHAT = (
     system("Be brief."),
     user(("tell me", D, "c0")),
@@ -196,9 +202,33 @@ def test_thoughts_of_earlier_turns_are_taken_out_and_labels_stay_right(tokenizer
     assert "add 12" not in rendered.text
     assert text_of(tokenizer, rendered, D) == "12 + 30?the answer is 42"
     assert text_of(tokenizer, rendered, Q) == "why"
-    last = render(tokenizer, chat[:2], add_generation_prompt=False)
-    assert text_of(tokenizer, last, D) == "12 + 30?add 12the answer is 42"
-    assert last.text.endswith("<think>\nadd 12\n</think>\n\nthe answer is 42<|im_end|>\n")
+
+
+def test_the_models_own_thought_is_laid_out_with_control_tokens(tokenizers):
+    tokenizer = tokenizers["qwen3"]
+    own = Part("<think>\nadd 12\n</think>\n\nthe answer is 42", Label.GENERATED)
+    rendered = render(tokenizer, [user(("12?", Q)), Message("assistant", (own,))], add_generation_prompt=False)
+    assert rendered.ids.tolist() == tokenizer.hf(rendered.text, add_special_tokens=False)["input_ids"]
+    assert text_of(tokenizer, rendered, Label.GENERATED) == "add 12the answer is 42"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "x</think>y<think>z",
+        "<think>a</think>b<think>c",
+        "a</think>b</think>c",
+        "<think>a</think>",
+        "</think>",
+        "<think>a",
+    ],
+)
+def test_thought_tags_in_somebody_elses_turn_are_never_control_tokens(tokenizers, with_template, said):
+    first_close_only = QWEN_LIKE.replace("'</think>')[-1]", "'</think>', 1)[1]")
+    for tokenizer in (tokenizers["qwen3"], with_template("qwen3", QWEN_LIKE), with_template("qwen3", first_close_only)):
+        rendered = render(tokenizer, [user(("12?", D, "c0")), assistant((said, D, "c0")), user(("why", Q))])
+        tags = {tokenizer.controls["<think>"].id, tokenizer.controls["</think>"].id}
+        assert not tags.intersection(rendered.ids.tolist()), rendered.text
 
 
 def test_thought_tags_in_a_document_do_not_disturb_a_template_that_strips_thoughts(tokenizers):
