@@ -1,0 +1,90 @@
+"""One self-contained HTML page: tables, plots, and a gallery of failures. No script, no font, no address is loaded.
+
+Everything that came out of data or a model is escaped by the template; the only markup let through is our own SVG.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from noisyjax import __version__
+from noisyjax.errors import RunError
+from noisyjax.records import Label
+from noisyjax.report import text, words
+from noisyjax.report.data import RunReport, block_seeds, compare, read_runs
+from noisyjax.report.figures import drop_figure, length_figure, states_figure
+from noisyjax.report.gallery import Failure, failures
+
+SHOWN_LABELS = (Label.QUESTION, Label.EVIDENCE, Label.DISTRACTOR, Label.HINT, Label.SYSTEM)
+
+
+def write_html(urls: Sequence[str], out: Path, *, draws: int = 2000) -> Path:
+    """Write the page of the runs and return its path. UsageError for what is no run, RunError for a full disk."""
+    page = to_html(read_runs(urls, draws), draws)
+    return write_text(out, page)
+
+
+def write_text(out: Path, content: str) -> Path:
+    """Write a whole file or leave the old one. Texts of models may hold lone surrogates; they become `?`."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside = out.with_name(f".{out.name}.new")
+        beside.write_text(content, encoding="utf-8", errors="replace")
+        os.replace(beside, out)
+    except OSError as error:
+        raise RunError(f"could not write {out}: {error.strerror or error}") from error
+    return out
+
+
+def to_html(reports: Sequence[RunReport], draws: int = 2000) -> str:
+    """The page as text."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    files = resources.files("noisyjax.report")
+    template = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
+    comparison = compare(reports, draws)
+    across = [text.block_table(group, reports) for group in block_seeds(reports)]
+    across += [text.comparison_table(comparison, reports)] if comparison else []
+    return template.render(
+        title=f"NoisyBench: {', '.join(r.label for r in reports)}",
+        css=jinja2.filters.Markup(files.joinpath("page.css").read_text(encoding="utf-8")),
+        version=__version__,
+        labels=[label.value for label in SHOWN_LABELS],
+        across=[_table(extra) for extra in across],
+        runs=[_run(report) for report in reports],
+    )
+
+
+def _table(extra: text.Extra) -> dict[str, Any]:
+    title, head, rows = extra
+    return {"title": title, "head": head, "rows": rows}
+
+
+def _run(report: RunReport) -> dict[str, Any]:
+    drawn = (
+        (drop_figure(report), f"Relative change against {report.summary.baseline}, with intervals"),
+        (length_figure(report), "Accuracy by length of the completion"),
+        (states_figure(report), "Samples without a scored answer"),
+    )
+    return {
+        "label": report.label,
+        "facts": words.facts(report),
+        "level": round(100 * report.summary.level),
+        "draws": report.summary.draws,
+        "baseline": report.summary.baseline,
+        "settings": report.settings,
+        "rows": list(text.table_rows(report)),
+        "notes": report.notes,
+        "figures": [{"svg": svg, "caption": caption} for svg, caption in drawn if svg],
+        "tables": [_table(extra) for extra in text.detail_tables(report)],
+        "failures": [_shown(report, failure) for failure in failures(report)],
+    }
+
+
+def _shown(report: RunReport, failure: Failure) -> dict[str, Any]:
+    word = "wrong" if failure.state == "scored" else words.STATE_WORDS[failure.state]
+    return {**asdict(failure), "short": report.short(failure.dataset), "word": word}

@@ -1,0 +1,174 @@
+"""The table on a terminal and as Markdown."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from noisyjax.report import words
+from noisyjax.report.data import BlockSeeds, Comparison, RunReport, block_seeds, compare, read_runs
+from noisyjax.scoring import Interval
+
+
+def print_report(urls: Sequence[str], *, markdown: bool = False, draws: int = 2000, width: int | None = None) -> None:
+    """Print the tables of the runs. UsageError for what is no run."""
+    reports = read_runs(urls, draws)
+    if markdown:
+        print(to_markdown(reports, draws))
+        return
+    console = Console(width=width)
+    for report in reports:
+        console.print(_table(report))
+        for line in (_facts_line(report), *report.notes):
+            console.print(Text(line, style="dim"))
+        console.print()
+    for title, head, rows in _extra_tables(reports, draws):
+        table = Table(*head, title=Text(title), title_justify="left")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console.print(table)
+
+
+def _table(report: RunReport) -> Table:
+    table = Table("", *report.settings, title=Text(report.label), title_justify="left", show_lines=True)
+    for row in table_rows(report):
+        table.add_row(*(Text("\n".join(lines)) for lines in row))
+    return table
+
+
+def table_rows(report: RunReport) -> Iterator[list[list[str]]]:
+    """Rows of cells of lines: datasets, absent datasets, then the two means over datasets."""
+    base = report.summary.baseline
+    for name in [*report.results.datasets, *report.results.absent]:
+        short = report.short(name) if name in report.results.datasets else name
+        row = [[short, report.results.absent.get(name, "")]]
+        for setting in report.settings:
+            cell = report.cells.get((name, setting))
+            reason = "" if name in report.results.absent else report.absent_cells.get((name, setting), "")
+            row.append([words.ABSENT, reason] if cell is None else words.cell_lines(cell, setting == base))
+        yield [list(filter(None, lines)) for lines in row]
+    for kind, title in (("harmonic", "Harmonic mean"), ("arithmetic", "Arithmetic mean")):
+        results = [report.summary.settings.get(setting) for setting in report.settings]
+        pairs = zip(results, report.settings, strict=True)
+        yield [
+            [title, words.over_which(report)],
+            *([words.ABSENT] if r is None else words.overall_lines(r, kind, s == base) for r, s in pairs),
+        ]
+
+
+def _facts_line(report: RunReport) -> str:
+    draws, level = report.summary.draws, report.summary.level
+    how = f"[…] {100 * level:.0f} % intervals, bootstrap over questions, {draws} draws"
+    how += f"; Δ against {report.summary.baseline}"
+    return " · ".join([*words.facts(report), how])
+
+
+def to_markdown(reports: Sequence[RunReport], draws: int = 2000) -> str:
+    """The same tables in Markdown."""
+    out = []
+    for report in reports:
+        out += [f"### {_safe(report.label)}", "", *_markdown(["", *report.settings], _joined(report)), ""]
+        out += [f"- {_safe(line)}" for line in (_facts_line(report), *report.notes)] + [""]
+    for title, head, rows in _extra_tables(reports, draws):
+        out += [f"### {_safe(title)}", "", *_markdown(head, rows), ""]
+    return "\n".join(out).rstrip()
+
+
+def _joined(report: RunReport) -> list[list[str]]:
+    return [["\n".join(lines) for lines in row] for row in table_rows(report)]
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(map(_safe, head)) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(map(_safe, row)) + " |" for row in rows]
+
+
+def _safe(text: str) -> str:
+    """Text that stays inside its Markdown cell."""
+    for char in "\\`*_<>[]|#$":
+        text = text.replace(char, f"\\{char}" if char not in "<>" else {"<": "&lt;", ">": "&gt;"}[char])
+    return text.replace("\n", "<br>")
+
+
+Extra = tuple[str, list[str], list[list[str]]]
+"""Title, head, rows of text."""
+
+
+def _extra_tables(reports: Sequence[RunReport], draws: int) -> list[Extra]:
+    tables = [table for report in reports for table in detail_tables(report)]
+    tables += [block_table(group, reports) for group in block_seeds(reports)]
+    comparison = compare(reports, draws)
+    return tables + ([comparison_table(comparison, reports)] if comparison else [])
+
+
+def detail_tables(report: RunReport) -> list[Extra]:
+    """BBQ's bias scores, and the further numbers of scorers that have several."""
+    tables: list[Extra] = []
+    biased = [c for c in report.cells.values() if c.bbq is not None]
+    if biased:
+        head = ["", "accuracy", "ambiguous", "disambiguated", "bias, ambiguous", "bias, disambiguated", "unparsed"]
+        rows = []
+        for cell in biased:
+            b = cell.bbq
+            assert b is not None
+            figures = (b.accuracy, b.accuracy_ambig, b.accuracy_disambig, b.bias_ambig, b.bias_disambig)
+            shown = [words.UNDEFINED if v is None else f"{v:.1f}" for v in figures]
+            rows.append([f"{report.short(cell.info.dataset)} {cell.info.setting}", *shown, str(b.unparsed)])
+        tables.append((f"{report.label}: bias scores", head, rows))
+    rows = [
+        [
+            report.short(c.info.dataset),
+            c.info.setting,
+            *[_values(c.values)],
+            _tokens(c.prompt_tokens),
+            _tokens(c.completion_tokens),
+        ]
+        for c in report.cells.values()
+    ]
+    head = ["", "setting", "further numbers (means, %)", "prompt tokens", "completion tokens"]
+    return [*tables, (f"{report.label}: details", head, rows)]
+
+
+_INNER = ("ambig", "parsed", "non_unknown", "biased", "exact")
+"""Parts of other numbers, or the headline itself under another name."""
+
+
+def _values(values: Mapping[str, float | None]) -> str:
+    shown = {k: v for k, v in values.items() if k not in _INNER and v is not None}
+    return ", ".join(f"{name} {100 * value:.1f}" for name, value in shown.items()) or words.UNDEFINED
+
+
+def _tokens(mean: float | None) -> str:
+    return words.UNDEFINED if not mean else f"{mean:,.0f}"
+
+
+def block_table(group: BlockSeeds, reports: Sequence[RunReport]) -> Extra:
+    """Means over block seeds with their range: the variance that the bootstrap does not see."""
+    first = next(r for r in reports if r.label == group.labels[0])
+    rows = []
+    for dataset in first.results.datasets:
+        figures = (group.cells.get((dataset, setting)) for setting in first.settings)
+        cells = [f"{100 * f[0]:.1f} ({100 * f[1]:.1f} to {100 * f[2]:.1f})" if f else words.UNDEFINED for f in figures]
+        rows.append([first.short(dataset), *cells])
+    title = f"{len(group.seeds)} block seeds ({', '.join(map(str, group.seeds))}): mean and range"
+    return title, ["", *first.settings], rows
+
+
+def comparison_table(comparison: Comparison, reports: Sequence[RunReport]) -> Extra:
+    """Each other run against the first, paired by question."""
+
+    def row(name: str, other: str, intervals: list[Interval | None]) -> list[str]:
+        shown = [
+            f"{words.change(i)} {words.bounds(i, 1.0, sign=True)}".strip() if i else words.ABSENT for i in intervals
+        ]
+        return [other, name, *shown]
+
+    rows = []
+    for report in reports[1:]:
+        for dataset in report.results.datasets:
+            cells = [comparison.cells.get((s, dataset, report.label)) for s in comparison.settings]
+            rows.append(row(report.short(dataset), report.label, cells))
+        overall = [comparison.overall.get((s, report.label)) for s in comparison.settings]
+        rows.append(row("arithmetic mean", report.label, overall))
+    return f"Change against {comparison.base}, paired by question", ["run", "", *comparison.settings], rows

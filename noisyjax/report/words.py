@@ -1,0 +1,92 @@
+"""Numbers as words, the same in every form of the report."""
+
+from collections.abc import Mapping
+
+from noisyjax.report.data import CellReport, RunReport
+from noisyjax.scoring import Interval
+from noisyjax.scoring.stats import SettingResult
+
+STATE_WORDS = {
+    "truncated": "cut",
+    "no_answer": "no answer",
+    "unscored": "unscored",
+    "over_length": "over length",
+    "missing": "missing",
+}
+ABSENT = "absent"
+UNDEFINED = "–"
+
+
+def percent(interval: Interval) -> str:
+    """A mean in [0, 1] as `52.3`."""
+    return UNDEFINED if interval.point is None else f"{100 * interval.point:.1f}"
+
+
+def bounds(interval: Interval, scale: float = 100.0, sign: bool = False) -> str:
+    """`[45.1, 59.0]`, empty where there is no interval."""
+    if interval.low is None or interval.high is None:
+        return ""
+    form = "{:+.1f}" if sign else "{:.1f}"
+    return f"[{form.format(scale * interval.low)}, {form.format(scale * interval.high)}]".replace("-", "−")
+
+
+def change(interval: Interval) -> str:
+    """A relative change in percent as `−12.3 %`; a dash where it is undefined."""
+    if interval.point is None:
+        return UNDEFINED
+    return f"{interval.point:+.1f} %".replace("-", "−")
+
+
+def undefined(interval: Interval) -> str:
+    """`12 % of draws undefined`, empty where all are defined."""
+    share = interval.undefined_share
+    return f"{100 * share:.0f} % of draws undefined" if share > 0 else ""
+
+
+def states(counts: Mapping[str, int]) -> str:
+    """`3 cut, 1 no answer`; empty where everything was scored."""
+    return ", ".join(f"{counts[name]} {word}" for name, word in STATE_WORDS.items() if counts.get(name))
+
+
+def cell_lines(cell: CellReport, is_baseline: bool) -> list[str]:
+    """One cell of the table: mean with interval, change, count, states."""
+    result = cell.result
+    name = f"pass@{cell.info.k} " if cell.info.k > 1 else ""
+    lines = [f"{name}{percent(result.mean)} {bounds(result.mean)}".strip()]
+    if cell.first is not None:
+        lines.append(f"pass@1 {percent(cell.first)} {bounds(cell.first)}".strip())
+    if not is_baseline:
+        lines.append(f"Δ {change(result.change)} {bounds(result.change, 1.0, sign=True)}".strip())
+        if result.change.point is not None and undefined(result.change):
+            lines.append(undefined(result.change))
+    counted = f"n {result.n}" if result.n == result.total else f"n {result.n} of {result.total}"
+    lines.append(", ".join(filter(None, [counted, states(cell.states)])))
+    return lines
+
+
+def overall_lines(result: SettingResult, kind: str, is_baseline: bool) -> list[str]:
+    """A row over datasets; `kind` is `harmonic` or `arithmetic`."""
+    mean: Interval = getattr(result, kind)
+    relative: Interval = getattr(result, f"{kind}_change")
+    lines = [f"{percent(mean)} {bounds(mean)}".strip()]
+    if not is_baseline:
+        lines.append(f"Δ {change(relative)} {bounds(relative, 1.0, sign=True)}".strip())
+        lines += [undefined(relative)] if undefined(relative) else []
+    return lines
+
+
+def over_which(report: RunReport) -> str:
+    """Names the datasets that the overall rows are made of, and where settings differ in them."""
+    names = {s: tuple(report.short(d) for d in r.datasets) for s, r in report.summary.settings.items()}
+    if len(set(names.values())) == 1:
+        return f"over {', '.join(next(iter(names.values())))}"
+    return "; ".join(f"{setting}: over {', '.join(shorts)}" for setting, shorts in names.items())
+
+
+def facts(report: RunReport) -> list[str]:
+    """Model, samples, tokens and cost of a run."""
+    about = report.results.manifest.about
+    line = [f"model {about['engine']}", f"{len(report.results.samples)} samples", f"{report.tokens:,} tokens generated"]
+    if report.cost is not None:
+        line.append(f"{report.cost:.2f} $")
+    return line
