@@ -15,6 +15,10 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free port; the address is printed.")] = 8000,
     engine: Annotated[str, typer.Option(help="Model folder to answer from; without it, words drawn from a hash.")] = "",
+    dtype: Annotated[str, typer.Option(help="For --engine: auto, float32 or bfloat16.")] = "auto",
+    top_logprobs: Annotated[
+        int, typer.Option(help="For --engine: most alternatives per token that calls may ask.")
+    ] = 0,
     fail_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of the calls that fail on purpose.")] = 0.0,
     fail_kinds: Annotated[str, typer.Option(help="Kinds of failure, with commas: " + ", ".join(FAULTS))] = "",
     seed: Annotated[int, typer.Option(help="Draws which calls fail, and how.")] = 0,
@@ -29,7 +33,7 @@ def serve(
         if kind not in FAULTS:
             raise UsageError(f"unknown kind of failure '{kind}'; {nearest(kind, FAULTS)}")
     listener = bind(host, port)
-    responder = _from_folder(engine) if engine else EchoResponder(delay_s=delay)
+    responder = _from_folder(engine, dtype, top_logprobs) if engine else EchoResponder(delay_s=delay)
     plan = FaultPlan(rate=fail_rate, seed=seed, kinds=kinds, retry_after_s=retry_after)
     app = ChatApp(responder, plan)
     print(f"http://{host}:{listener.getsockname()[1]}/v1 serves '{responder.model}'", flush=True)
@@ -39,10 +43,10 @@ def serve(
         responder.close()
 
 
-def _from_folder(folder: str) -> Responder:
-    from noisyjax.engine.server.local import local_responder
+def _from_folder(folder: str, dtype: str, top: int) -> Responder:
+    from noisyjax.engine.server.local import responder_from_folder
 
-    return local_responder(folder)
+    return responder_from_folder(folder, dtype, top)
 
 
 def main() -> int:

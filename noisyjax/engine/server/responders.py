@@ -6,6 +6,7 @@ import json
 import queue
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,6 +15,10 @@ from noisyjax.engine.server.protocol import Chat, ChatError, ChatMessage, Reply
 from noisyjax.records import Completion, Engine, Finish, NoisyPrompt, Request
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "islet", "jade", "knoll", "larch")
+
+
+GATHER_S = 0.01
+"""Clients send their calls one after another; waiting this long makes them one batch instead of one and the rest."""
 
 
 class EchoResponder:
@@ -80,10 +85,12 @@ class _Waiting:
 
 
 class EngineResponder:
-    """Any engine behind HTTP. One thread drives it; calls that come while it runs join the running batch.
+    """Any engine behind HTTP. One thread drives it, batch by batch: the calls that wait when a batch begins, and those
+    that come while the engine still pulls.
 
-    render: (messages, chat_template_kwargs) -> NoisyPrompt with token ids; it must be what a direct run uses, for the
-    same ids give the same tokens. decode: token id -> its text, for the log-probabilities' `token` field.
+    render: messages and call -> NoisyPrompt with token ids; it must be what a direct run uses, for equal ids give equal
+    tokens. decode: token id -> its text, for the log-probabilities' `token` field. top: how many alternatives per token
+    the engine can give; None when it gives no log-probabilities.
     """
 
     def __init__(
@@ -91,16 +98,22 @@ class EngineResponder:
         engine: Engine,
         render: Callable[[Sequence[ChatMessage], Chat], NoisyPrompt],
         decode: Callable[[int], str] = str,
+        top: int | None = None,
         default_tokens: int = 1024,
     ) -> None:
         self.model = engine.name
-        self._engine, self._render, self._decode, self._default_tokens = engine, render, decode, default_tokens
+        self._engine, self._render, self._decode = engine, render, decode
+        self._top_most, self._default_tokens = top, default_tokens
         self._inbox: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="engine-server", daemon=True)
         self._thread.start()
         self._count = 0
 
     async def answer(self, chat: Chat) -> list[Reply]:
+        if (chat.logprobs or chat.top_logprobs) and self._top_most is None:
+            raise ChatError(400, "no_logprobs", "logprobs: this server's engine gives none")
+        if chat.top_logprobs > (self._top_most or 0):
+            raise ChatError(400, "no_logprobs", f"top_logprobs: this server's engine gives at most {self._top_most}")
         prompt = self._render(chat.messages, chat)
         self._count += 1
         loop = asyncio.get_running_loop()
@@ -126,6 +139,7 @@ class EngineResponder:
     def _serve(self) -> None:
         """Batch after batch, until None is in the inbox."""
         while (first := self._inbox.get()) is not None:
+            time.sleep(GATHER_S)
             open_calls: dict[str, _Waiting] = {}
             try:
                 for completion in self._engine.generate(self._pull(first, open_calls)):

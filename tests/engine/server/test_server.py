@@ -1,6 +1,7 @@
 """The server as other clients see it, and the engine behind it."""
 
 import json
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -133,6 +134,29 @@ def test_the_command_refuses_an_unknown_fault() -> None:
     assert done.stderr == "error: unknown kind of failure 'stal'; did you mean 'stall'?\n"
 
 
+def test_the_command_says_which_extra_is_missing() -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = None; sys.argv = ['server', '--port', '0'];"
+        "from noisyjax.engine.server.__main__ import main; sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "needs starlette and uvicorn (uvicorn is missing)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupted_server_ends_quietly() -> None:
+    command = [sys.executable, "-m", "noisyjax.engine.server", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0]
+        assert fetch(f"{url}/models")[0] == 200
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert "Traceback" not in errors
+    assert process.returncode in (0, 130)
+
+
 # An engine behind the server. The fake below stands for a model: its tokens depend on all that a real one's depend on.
 
 
@@ -183,7 +207,7 @@ def test_an_engine_gives_the_same_tokens_through_the_server_as_directly(serve: S
     requests = [question(i) for i in range(6)]
     direct = {(c.request_id, c.sample): c for c in FakeEngine().generate(requests)}
     config = RemoteConfig(
-        base_url=serve(ChatApp(EngineResponder(FakeEngine(), render))),
+        base_url=serve(ChatApp(EngineResponder(FakeEngine(), render, top=2))),
         model="fake",
         send_stream=True,
         top_logprobs=2,
@@ -199,6 +223,15 @@ def test_an_engine_gives_the_same_tokens_through_the_server_as_directly(serve: S
         assert here.prompt_tokens == len(f"question {key[0][1:]}")
         for name in ("ids", "logprobs", "top_logprobs"):
             np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
+
+
+@pytest.mark.parametrize(("top", "asked", "words"), [(None, 0, "gives none"), (1, 2, "gives at most 1")])
+def test_log_probabilities_that_the_engine_lacks_are_refused(
+    top: int | None, asked: int, words: str, serve: Serve
+) -> None:
+    url = serve(ChatApp(EngineResponder(FakeEngine(), render, top=top)))
+    status, body = post(url, ASK | {"model": "fake", "logprobs": True, "top_logprobs": asked})
+    assert (status, words in body["error"]["message"]) == (400, True)
 
 
 def test_several_choices_of_one_call_come_in_order(serve: Serve) -> None:
