@@ -127,6 +127,10 @@ def config_from_gguf(
         value = meta.get(f"{arch}.{key}", default)
         if value is None:
             raise UnsupportedConfig(f"the GGUF file has no '{arch}.{key}'")
+        if isinstance(value, list):  # one entry per layer
+            if len(set(value)) != 1:
+                raise UnsupportedConfig(f"'{arch}.{key}' differs between layers in this GGUF file")
+            return value[0]
         return value
 
     heads, width = get("attention.head_count"), get("embedding_length")

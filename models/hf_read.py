@@ -132,7 +132,8 @@ class TensorFiles:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The files that the index names, else every *.safetensors of the folder. Raises ModelError when there is none."""
+    """The files that the index names, else model.safetensors, else every *.safetensors of the folder (some carry a
+    second copy in another layout beside model.safetensors). Raises ModelError when there is none."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
         weight_map = read_json(index).get("weight_map")
@@ -142,7 +143,8 @@ def _weight_files(folder: Path) -> list[Path]:
         if absent := [file.name for file in files if not file.exists()]:
             raise ModelError(f"{index} names files that are not there: {', '.join(absent)}")
         return files
-    files = sorted(folder.glob("*.safetensors"))
+    single = folder / "model.safetensors"
+    files = [single] if single.exists() else sorted(folder.glob("*.safetensors"))
     if not files:
         other = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pth", ".gguf", ".h5"))
         hint = f"; it has {', '.join(other)}, which has to be converted first" if other else ""

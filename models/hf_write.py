@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 from .config import ModelConfig
 from .errors import CheckpointMismatch, Mismatch, ModelError, Shape
 from .families import config_from_hf, config_to_hf, file_names
+from .hf_read import read_json
 from .params import param_specs
 
 DEFAULT_SHARD_BYTES = 2_000_000_000
@@ -168,8 +169,7 @@ def write_config(folder: Path, cfg: ModelConfig, dtype: str, source: Path | None
         extras = {"torch_dtype": dtype}
         write_json(folder / "config.json", config_to_hf(cfg, extras))
         return
-    original = (source / "config.json").read_bytes()
-    hf = json.loads(original)
+    hf = read_json(source / "config.json")
     kept = {k: v for k, v in hf.items() if k != "quantization_config"}
     differs = _differences(config_from_hf(kept), cfg)
     if differs:
@@ -179,7 +179,7 @@ def write_config(folder: Path, cfg: ModelConfig, dtype: str, source: Path | None
     if bool(kept.get("tie_word_embeddings", False)) != cfg.tie_embeddings:
         kept["tie_word_embeddings"] = cfg.tie_embeddings
     if kept == hf:
-        (folder / "config.json").write_bytes(original)
+        shutil.copyfile(source / "config.json", folder / "config.json")
     else:
         write_json(folder / "config.json", kept)
 

@@ -1,6 +1,7 @@
 """Model folders written and read back: bytes, shards, flags, companions, and every way a folder can be wrong."""
 
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -13,11 +14,14 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from noisyjax.models import PRESETS, CheckpointMismatch, ModelError, UnsupportedConfig, hf_read, load, save
 from noisyjax.models.families import config_to_hf, file_shapes
+from noisyjax.models.hf_write import plan_shards
 
 FAMILIES = ("qwen3", "qwen2", "llama")
 
@@ -219,6 +223,31 @@ def test_a_folder_that_cannot_be_read_says_why(tiny, random_params, tmp_path, sp
     with pytest.raises(ModelError) as caught:
         load(tmp_path / "m")
     assert all(word in str(caught.value) for word in words)
+
+
+def test_a_second_copy_in_another_layout_is_not_read(tiny, random_params, tmp_path):
+    cfg = tiny()
+    params = random_params(cfg)
+    save(params, cfg, tmp_path / "m")
+    save_file({"tok_embeddings.weight": np.zeros((2, 2), np.float32)}, tmp_path / "m/consolidated.safetensors")
+    assert_same(load(tmp_path / "m").params, params)
+
+
+@given(sizes=st.lists(st.integers(1, 50)), limit=st.integers(1, 60))
+def test_shards_hold_every_tensor_once_in_order_and_keep_the_limit(sizes, limit):
+    table = {str(i): size for i, size in enumerate(sizes)}
+    shards = plan_shards(table, limit)
+    assert [name for shard in shards for name in shard] == list(table)
+    assert all(len(shard) == 1 or sum(table[n] for n in shard) <= limit for shard in shards)
+    # and none could have taken the next one's first tensor too
+    pairs = itertools.pairwise(shards)
+    assert all(sum(table[n] for n in shard) + table[after[0]] > limit for shard, after in pairs)
+
+
+def test_saving_with_a_source_that_is_no_model(tiny, random_params, tmp_path):
+    with pytest.raises(ModelError, match="no folder"):
+        save(random_params(tiny()), tiny(), tmp_path / "out", source=tmp_path / "absent")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_folder_and_an_unknown_dtype(tiny, random_params, tmp_path):

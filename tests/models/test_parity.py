@@ -122,6 +122,18 @@ def test_logits_past_8192_positions(saved, case):
     np.testing.assert_allclose(np.asarray(tail), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("case", ["qwen3", "llama3"])
+@pytest.mark.parametrize("start", [8_000, 60_000])
+def test_logits_at_shifted_positions(saved, case, start):
+    model, folder = saved(case)
+    ids = ids_bt(1, TOKENS)
+    positions = np.arange(start, start + TOKENS)[None]
+    loaded = load(folder)
+    ours = forward(Decoder(loaded.cfg, loaded.params), jnp.asarray(ids), jnp.asarray(positions))
+    expected = hf_logits(model, ids, position_ids=torch.tensor(positions))
+    np.testing.assert_allclose(np.asarray(ours), expected, atol=1e-4, rtol=0)
+
+
 def test_without_its_scaling_llama3_would_differ(saved):
     """The long comparison can fail: the same weights with plain rope are far off."""
     model, folder = saved("llama3")
