@@ -67,8 +67,7 @@ def _spend_one(
 def cut_unit(unit: Unit, limit: int, count: Count) -> Unit | None:
     """`unit` shortened to at most `limit` tokens, None when not even a word fits. An exchange keeps both its sides."""
     if not unit.turns:
-        frame = unit_tokens(replace(unit, text=""), count)
-        text = _shorten(unit.text, limit - frame, count)
+        text = _shorten(unit.text, limit, lambda text: unit_tokens(replace(unit, text=text), count))
         return replace(unit, id=unit.id + CUT, text=text) if text else None
     (asker, asked), (answerer, answered) = unit.turns
     asked = asked if count(asked) <= limit // 2 else _shorten(asked, limit // 2, count)

@@ -106,7 +106,7 @@ def test_files_can_be_chosen(data):
 
 
 def test_what_is_missing_is_said(data, tmp_path):
-    with pytest.raises(UsageError, match=r"musique: no data in .* Looked for musique_ans"):
+    with pytest.raises(UsageError, match=r"musique: no data in .*data=FOLDER.* Looked for musique_ans"):
         read("musique", data / "bbq")
     with pytest.raises(UsageError, match=r"is not a folder \(did you mean 'data'\?\)"):
         read("musique", tmp_path / "dta")
@@ -230,3 +230,13 @@ class TestHub:
         monkeypatch.setitem(__import__("sys").modules, "datasets", None)
         with pytest.raises(UsageError, match=r"noisyjax\[hub\]"):
             read("musique", "hub")
+
+    def test_ids_are_those_of_the_files(self, monkeypatch, data):
+        """A file of hard negatives written for one way of reading serves the other."""
+        datasets = pytest.importorskip("datasets")
+        local = read("survival_instinct", data).questions
+        path = data / OWN_FILES["survival_instinct"]
+        table = datasets.Dataset.from_list([json.loads(line) for line in path.read_text().splitlines()])
+        monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: table)
+        hub = read("survival_instinct", "hub").questions
+        assert [(q.id, q.answers) for q in hub] == [(q.id, q.answers) for q in local]

@@ -6,6 +6,7 @@ lm_generated_evals. So the good answer is declared per layout, and a file outsid
 """
 
 import re
+from pathlib import Path
 from typing import Literal
 
 from noisyjax.bench.readers.base import LETTERS, BadRowError, Context, Item, Reader, need_text
@@ -34,10 +35,11 @@ def parse(row: Row, context: Context) -> Item:
     text = need_text(row.data, "question")
     choices = read_choices(text)
     matching, other = (letter(row, f"answer_{k}_behavior", len(choices)) for k in ("matching", "not_matching"))
-    stem = row.file.rpartition(".")[0]
+    stem = Path(row.file).stem
     question = Question(
         dataset=context.dataset,
-        id=f"{stem}/{content_id('mwe', text, matching)}",
+        # Without the file: some questions stand in two of them, and on the hub the file is not known.
+        id=content_id("mwe", text, matching),
         text=re.sub(r"\s*\n\s*Answer:\s*$", "", text.strip()),
         answers=(matching if options.good_answer == "matching" else other,),
         choices=choices,
