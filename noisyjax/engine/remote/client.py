@@ -71,10 +71,17 @@ class RemoteEngine:
         """End the calls in flight and the thread. The engine cannot be used afterwards; closing twice is harmless."""
         if self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(timeout=10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         self._loop.close()
+
+    async def _end(self) -> None:
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self._client.close()
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Completions in the order they finish. RunError when the endpoint is of no use to any further sample."""

@@ -4,7 +4,9 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
@@ -195,6 +197,17 @@ def test_a_closed_engine_stays_closed(serve: Serve, connect: Connect, make_reque
     engine.close()
     with pytest.raises(RuntimeError):
         list(engine.generate([make_request(1)]))
+
+
+def test_closing_ends_the_calls_in_flight(serve: Serve, connect: Connect, make_request: Make) -> None:
+    app = ChatApp(EchoResponder(delay_s=30.0))
+    engine = connect(serve(app), concurrency=1, timeout_s=60.0)
+    completions = engine.generate(make_request(i) for i in range(3))
+    closer = threading.Timer(0.5, engine.close)
+    closer.start()
+    with pytest.raises(CancelledError):
+        next(completions)
+    closer.join()
 
 
 def test_neither_jax_nor_the_server_is_imported() -> None:
