@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from noisyjax.config.tree import Origins, Path_, merge, parse_overrides, read_tree
+from noisyjax.config.tree import Origins, Path_, expand, merge, parse_overrides, read_tree
 from noisyjax.errors import UsageError, nearest
 
 
@@ -18,7 +18,7 @@ class Schema(BaseModel):
     `json_schema_extra={"affects_results": False}`; a run may be resumed with another value of it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def load[S: BaseModel](schema: type[S], source: str | Path | None, overrides: Iterable[str] = ()) -> S:
@@ -27,7 +27,7 @@ def load[S: BaseModel](schema: type[S], source: str | Path | None, overrides: It
     Raises UsageError that lists every problem with its place and the nearest known name.
     """
     base, origins = ({}, {}) if source is None else read_tree(source)
-    over, over_origins = parse_overrides(overrides)
+    over, over_origins = expand(*parse_overrides(overrides))
     return validate(schema, merge(base, over), str(source or schema.__name__), origins | over_origins)
 
 

@@ -111,11 +111,11 @@ def _nearest_config(path: Path, packaged: Mapping[str, Path]) -> str:
 
 
 def read_tree(name: str | Path) -> tuple[dict[str, Any], Origins]:
-    """The config file as one tree, its `extends:` parent merged underneath."""
-    return _read_chain(find_config(name), ())
+    """The config file as one tree. `extends: other` in any mapping of it puts that file underneath the mapping."""
+    return _read_file(find_config(name), ())
 
 
-def _read_chain(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Origins]:
+def _read_file(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Origins]:
     if path.resolve() in seen:
         raise UsageError(f"{path}: `{EXTENDS}` goes round in a circle")
     try:
@@ -123,16 +123,29 @@ def _read_chain(path: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Ori
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     data, origins = parse_yaml(text, path.name)
-    if data is None:
-        data = {}
+    data = {} if data is None else data
     if not isinstance(data, dict):
         raise UsageError(f"{path}: a config is a mapping of keys to values, this is a {type(data).__name__}")
-    parent = data.pop(EXTENDS, None)
-    origins.pop((EXTENDS,), None)
-    if parent is None:
-        return data, origins
-    base, base_origins = _read_chain(find_config(str(parent), path.parent), (*seen, path.resolve()))
-    return merge(base, data), base_origins | origins
+    return expand(data, origins, path.parent, (*seen, path.resolve()))
+
+
+def expand(
+    tree: dict[str, Any], origins: Origins, folder: Path = Path(), seen: tuple[Path, ...] = (), at: Path_ = ()
+) -> tuple[dict[str, Any], Origins]:
+    """`tree` with every `extends` followed, from `folder`. The tree's own keys win over those of the other file."""
+    own: dict[str, Any] = {}
+    found: Origins = {}
+    for key, value in tree.items():
+        own[key] = value
+        if isinstance(value, dict):
+            own[key], inner = expand(value, origins, folder, seen, (*at, key))
+            found |= inner
+    own.pop(EXTENDS, None)
+    here = {path: place for path, place in origins.items() if path != (*at, EXTENDS)}
+    if EXTENDS not in tree:
+        return own, found | here
+    base, base_origins = _read_file(find_config(str(tree[EXTENDS]), folder), seen)
+    return merge(base, own), {(*at, *path): place for path, place in base_origins.items()} | found | here
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,6 +148,18 @@ def test_extends(write):
     assert "base.yaml" in problem(write("extends: bsae.yaml\n", "typo.yaml"))
 
 
+def test_any_mapping_may_extend_a_file(write, tmp_path):
+    write("kind: local\nmodel: tiny\nslots: 3\n", "tiny.yaml")
+    config = load(Config, write("name: a\nengine: {extends: tiny.yaml, slots: 4}\n"))
+    assert (config.engine.model, config.engine.slots) == ("tiny", 4)
+    config = load(Config, None, ["name=a", f"engine.extends={tmp_path}/tiny.yaml", "engine.slots=5"])
+    assert (config.engine.model, config.engine.slots) == ("tiny", 5)
+    write("kind: local\nmodel: tiny\nslotz: 3\n", "typo.yaml")
+    assert "engine.slotz (typo.yaml:3)" in problem(write("name: a\nengine: {extends: typo.yaml}\n"))
+    write("engine: {extends: round.yaml}\n", "round.yaml")
+    assert "circle" in problem(tmp_path / "round.yaml")
+
+
 def test_changing_the_kind_replaces_the_engine(write):
     config = load(Config, write(GOOD), ["engine.base_url=http://h/v1", "engine.kind=remote"])
     assert isinstance(config.engine, Remote)
