@@ -123,15 +123,16 @@ def test_logits_past_8192_positions(saved, case):
 
 
 @pytest.mark.parametrize("case", ["qwen3", "llama3"])
-@pytest.mark.parametrize("start", [8_000, 60_000])
-def test_logits_at_shifted_positions(saved, case, start):
+@pytest.mark.parametrize(("start", "atol"), [(8_000, 1e-4), (60_000, 1e-3)])
+def test_logits_at_shifted_positions(saved, case, start, atol):
+    """One unit in the last place of a float32 frequency, 6e-8, is an angle of 4e-3 at position 60,000."""
     model, folder = saved(case)
     ids = ids_bt(1, TOKENS)
     positions = np.arange(start, start + TOKENS)[None]
     loaded = load(folder)
     ours = forward(Decoder(loaded.cfg, loaded.params), jnp.asarray(ids), jnp.asarray(positions))
     expected = hf_logits(model, ids, position_ids=torch.tensor(positions))
-    np.testing.assert_allclose(np.asarray(ours), expected, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(np.asarray(ours), expected, atol=atol, rtol=0)
 
 
 def test_without_its_scaling_llama3_would_differ(saved):
