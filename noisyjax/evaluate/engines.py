@@ -1,13 +1,19 @@
 """An engine with what evaluation must know about it: tokenizer, window, and how its completions are to be read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from noisyjax.chat import ChatTokenizer
+from noisyjax.chat import ChatTokenizer, build_prompt
+from noisyjax.chat.thoughts import family_of
 from noisyjax.engine.remote import RemoteConfig, RemoteEngine
-from noisyjax.evaluate.schema import EngineConfig
-from noisyjax.records import Engine
+from noisyjax.evaluate.schema import LocalModel
+from noisyjax.records import Completion, Engine, Label, Message, Part, Request
+from noisyjax.store import model_identity
+
+LOCAL_BATCH = 1024
+"""Requests in one schedule of the local engine: enough that its tail does not matter, few enough to hold in memory."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +28,44 @@ class OpenEngine:
     opens_thought: bool = False
     tags: str = "think"
     """Family of thought tags, a key of `noisyjax.chat.thoughts.FAMILIES`."""
+    batch: int | None = None
+    """Requests to hand over at a time; None for an engine that pulls them as it has room."""
 
 
-def open_engine(config: EngineConfig) -> OpenEngine:
-    """The engine that the config names. The caller closes it."""
+def open_engine(config: LocalModel | RemoteConfig, template_kwargs: Mapping[str, Any] | None = None) -> OpenEngine:
+    """The engine that the config names, its model loaded. The caller closes it."""
     if isinstance(config, RemoteConfig):
         return OpenEngine(RemoteEngine(config), {"endpoint_model": config.model})
-    raise AssertionError(config)
+    identity = model_identity(config.model)
+    from noisyjax.engine.local import LocalEngine
+
+    engine = LocalEngine(config)
+    tokenizer = engine.tokenizer
+    return OpenEngine(
+        engine,
+        identity,
+        tokenizer=tokenizer,
+        window=min(filter(None, (engine.window, config.context))),
+        template_kwargs=template_kwargs or {},
+        opens_thought=_opens_thought(tokenizer, template_kwargs or {}),
+        tags=family_of(tokenizer.controls),
+        batch=LOCAL_BATCH,
+    )
+
+
+def _opens_thought(tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any]) -> bool:
+    """Whether the template ends its prompts with an opening thought tag."""
+    messages = (Message("user", (Part("x", Label.QUESTION),)),)
+    prompt = build_prompt(
+        tokenizer, messages, dataset="", question_id="", setting="ND", template_kwargs=template_kwargs or None
+    )
+    return tokenizer.opens_thought(prompt.ids)
+
+
+def answers(opened: OpenEngine, requests: Iterator[Request]) -> Iterator[Completion]:
+    """Completions of a long stream. A local engine plans over all it is given, so it is given a batch at a time."""
+    if opened.batch is None:
+        yield from opened.engine.generate(requests)
+        return
+    while batch := list(islice(requests, opened.batch)):
+        yield from opened.engine.generate(batch)

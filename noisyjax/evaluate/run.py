@@ -9,7 +9,7 @@ from typing import Any
 from noisyjax.bench import Bench, load_bench
 from noisyjax.config import config_hash, identity, to_yaml
 from noisyjax.evaluate.cells import Cell, Plan, plan
-from noisyjax.evaluate.engines import OpenEngine, open_engine
+from noisyjax.evaluate.engines import OpenEngine, answers, open_engine
 from noisyjax.evaluate.interrupts import Interrupts, Stopped
 from noisyjax.evaluate.judging import judge_run
 from noisyjax.evaluate.progress import RunProgress
@@ -40,7 +40,7 @@ def evaluate(config: EvalConfig, opened: OpenEngine | None = None) -> Outcome:
     """
     bench = load_bench(config.bench)
     work = plan(config, bench)
-    engine = opened or open_engine(config.engine)
+    engine = opened or open_engine(config.engine, config.template_kwargs)
     try:
         with RunWriter.open(_folder(config), manifest(config, work, engine), to_yaml(config)) as run:
             return _run(config, work, engine, run)
@@ -59,7 +59,7 @@ def _run(config: EvalConfig, work: Plan, engine: OpenEngine, run: RunWriter) -> 
             score_missing(run, scorers)
             collect = _Collector(config.keep, work, run, scorers)
             requests = collect.noting(work.requests(frozenset(run.done), engine))
-            for completion in interrupts.watch(engine.engine.generate(requests)):
+            for completion in interrupts.watch(answers(engine, requests)):
                 cell, score = collect.take(completion)
                 errors += completion.finish is Finish.ERROR
                 progress.add(completion, score, f"{cell.dataset} {cell.setting}")

@@ -1,18 +1,29 @@
 """What a sweep is: a model, a benchmark, how to draw, and what to keep."""
 
 import re
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from noisyjax.bench.schema import BenchConfig
 from noisyjax.config import Schema
+from noisyjax.engine.local import LocalConfig
 from noisyjax.engine.remote import RemoteConfig
 from noisyjax.judge import JudgeConfig
 
-EngineConfig = RemoteConfig
-
 _FREE: dict[str, Any] = {"affects_results": False}
+
+
+class LocalModel(LocalConfig):
+    """A Hugging Face model folder on this machine's devices."""
+
+    kind: Literal["local"] = "local"
+    model: Path = Field(json_schema_extra=_FREE)
+    """Hugging Face folder. A run remembers what is in it, not where it lies."""
+
+
+EngineConfig = Annotated[LocalModel | RemoteConfig, Field(discriminator="kind")]
 
 
 class SamplingConfig(Schema):
@@ -43,7 +54,7 @@ class KeepConfig(Schema):
 class JudgeStage(JudgeConfig):
     """A model that is asked about open answers which the rules call wrong."""
 
-    engine: Literal["same"] | EngineConfig = "same"
+    engine: Literal["same"] | LocalModel | RemoteConfig = "same"
     """`same`: the model under test judges itself (not for published numbers). Otherwise an engine of its own."""
 
 
@@ -65,6 +76,8 @@ class EvalConfig(Schema):
     """Of the random streams that tokens are drawn with."""
     keep: KeepConfig = Field(default_factory=KeepConfig)
     judge: JudgeStage | None = None
+    template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """What a local model's chat template is told, e.g. `{enable_thinking: false}` or `{reasoning_effort: high}`."""
     prompt_opens_thought: bool | None = None
     """Whether completions begin inside a thought. null: as the chat template says; no for endpoints."""
     shard: str | None = Field(default=None, json_schema_extra=_FREE)
@@ -80,7 +93,9 @@ class EvalConfig(Schema):
         return value
 
     @model_validator(mode="after")
-    def _enough_samples(self) -> Self:
+    def _consistent(self) -> Self:
         if self.n is not None and self.k is not None and self.n < self.k:
             raise ValueError(f"pass@k needs n of at least k: n is {self.n}, k is {self.k}")
+        if self.template_kwargs and self.engine.kind == "remote":
+            raise ValueError("template_kwargs are for local models; an endpoint takes engine.extra_body")
         return self

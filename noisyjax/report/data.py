@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from noisyjax.errors import UsageError
 from noisyjax.evaluate.results import CellInfo, RunResults, Sample, load_results
 from noisyjax.records import State
 from noisyjax.scoring import BBQScores, CellValues, Interval, Summary, bbq_scores, headline, summarise
@@ -72,6 +73,9 @@ class RunReport:
 
 def read_runs(urls: Sequence[str], draws: int = 2000) -> list[RunReport]:
     """A report on each run, labels made different where names are equal. UsageError for what is no run."""
+    twice = [url for url, n in Counter(str(url).rstrip("/") for url in urls).items() if n > 1]
+    if twice:
+        raise UsageError(f"the run {twice[0]} is named twice")
     loaded = [load_results(str(url)) for url in urls]
     names = Counter(results.name for results in loaded)
     labels = [r.name if names[r.name] == 1 else f"{r.name} ({r.url})" for r in loaded]

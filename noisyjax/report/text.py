@@ -19,7 +19,7 @@ def print_report(urls: Sequence[str], *, markdown: bool = False, draws: int = 20
         return
     console = Console(width=width)
     for report in reports:
-        console.print(_table(report))
+        console.print(_table(report, console.width))
         for line in (_facts_line(report), *report.notes):
             console.print(Text(line, style="dim"))
         console.print()
@@ -30,10 +30,13 @@ def print_report(urls: Sequence[str], *, markdown: bool = False, draws: int = 20
         console.print(table)
 
 
-def _table(report: RunReport) -> Table:
+def _table(report: RunReport, width: int) -> Table:
     table = Table("", *report.settings, title=Text(report.label), title_justify="left", show_lines=True)
+    narrow = width < 24 + 28 * len(report.settings)
     for row in table_rows(report):
-        table.add_row(*(Text("\n".join(lines)) for lines in row))
+        cells = ["\n".join(lines) for lines in row]
+        # Intervals get lines of their own where they would be broken anyhow.
+        table.add_row(*(Text(cell.replace(" [", "\n[") if narrow else cell) for cell in cells))
     return table
 
 

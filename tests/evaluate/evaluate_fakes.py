@@ -20,7 +20,7 @@ from noisyjax.records import LABELS, Completion, Finish, Request
 
 
 def unit(*parts: object) -> float:
-    digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
+    digest = hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 

@@ -1,0 +1,167 @@
+"""The page is one file, loads nothing, and hostile text stays text."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from evaluate_fakes import FakeEngine, fake_run
+
+from noisyjax.bench.quickstart import FOLDER
+from noisyjax.report import to_html, to_markdown
+from noisyjax.report.data import read_runs
+from noisyjax.report.gallery import LONGEST, failures
+
+HOSTILE = (
+    "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} {% raw %} <!-- \x00 \ud800 "
+    "</style></textarea><svg onload=alert(3)> javascript:alert(4) | **bold** $x$ `code` [a](b)\n| row |"
+)
+
+
+class Hostile(FakeEngine):
+    """Answers with hostile text."""
+
+    def _one(self, request, sample):
+        done = super()._one(request, sample)
+        return replace(done, text=f"{HOSTILE}\nAnswer: {HOSTILE}", reasoning=HOSTILE, error=HOSTILE)
+
+
+def hostile_data(folder: Path) -> Path:
+    """The quickstart benchmark with hostile text behind every question, answer and document."""
+
+    def poison(value, key=""):
+        if isinstance(value, dict):
+            return {k: poison(v, k) for k, v in value.items()}
+        if isinstance(value, list):
+            return [poison(v, key) for v in value]
+        return f"{value} {HOSTILE}" if isinstance(value, str) and key in ("question", "text", "content") else value
+
+    shutil.copytree(FOLDER, folder)
+    for path in (*folder.glob("*.jsonl"), *folder.rglob("quickstart.jsonl")):
+        lines = [json.dumps(poison(json.loads(line))) for line in path.read_text().splitlines()]
+        path.write_text("\n".join(lines) + "\n")
+    return folder
+
+
+class Collector(HTMLParser):
+    """Tags with their attributes, and the text outside of style."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def parse(page: str) -> Collector:
+    collector = Collector()
+    collector.feed(page)
+    collector.close()
+    return collector
+
+
+ALLOWED = {
+    *("html", "head", "meta", "title", "style", "body", "header", "main", "section", "footer", "nav", "ul", "li", "a"),
+    *("h1", "h2", "h3", "h4", "p", "div", "span", "b", "q", "pre", "details", "summary", "figure", "figcaption"),
+    *("table", "caption", "thead", "tbody", "tr", "th", "td"),
+    *("svg", "defs", "g", "path", "use", "text", "tspan", "clippath", "rect"),
+}
+
+
+@pytest.fixture
+def hostile_page(tmp_path) -> str:
+    data = hostile_data(tmp_path / "data")
+    words = ["name='<script>alert(5)</script>$a$'", f"bench.data={data}", "bench.questions=2"]
+    fake_run(tmp_path / "run", *words, engine=Hostile())
+    return to_html(read_runs([str(tmp_path / "run")]))
+
+
+def test_hostile_text_stays_text(hostile_page):
+    page = parse(hostile_page)
+    assert {tag for tag, _ in page.tags} <= ALLOWED
+    for tag, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
+        assert not str(attributes.get("href") or "").startswith("javascript:")
+    text = "".join(page.text)
+    # It is there as words: in documents, question, gold answer, completion, thoughts and the run's name.
+    assert text.count("<script>alert(1)</script>") > 16
+    assert text.count("{{ 7*7 }}") > 16
+    assert "<script>alert(5)</script>$a$" in text
+
+
+def test_hostile_text_in_markdown_stays_in_its_cell(tmp_path):
+    fake_run(tmp_path, "name='a|b <i> `c`'", "bench.questions=2", engine=Hostile())
+    lines = to_markdown(read_runs([str(tmp_path)])).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert "<i>" not in "\n".join(lines)
+    widths = [len(re.findall(r"(?<!\\)\|", line)) for line in table[:6]]
+    assert len(set(widths)) == 1
+
+
+def test_nothing_is_loaded_from_anywhere(runs):
+    source = to_html(read_runs([runs["plain"], runs["cic"]]))
+    page = parse(source)
+    for tag, attributes in page.tags:
+        assert tag not in ("script", "link", "img", "iframe", "object", "embed", "base"), tag
+        assert "src" not in attributes
+        for name in ("href", "xlink:href"):
+            assert str(attributes.get(name) or "#").startswith("#"), (tag, attributes)
+    assert "@import" not in source
+    assert not re.search(r"url\((?!#)", source)
+    policy = next(a["content"] for tag, a in page.tags if tag == "meta" and "http-equiv" in a)
+    assert "default-src 'none'" in policy
+
+
+def test_ids_are_unique_and_links_lead_somewhere(runs):
+    page = parse(to_html(read_runs([runs["plain"], runs["cic"]])))
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    # matplotlib names groups alike in every figure; nothing refers to these
+    referred = {a[k][1:] for _, a in page.tags for k in ("href", "xlink:href") if k in a}
+    referred |= {m for _, a in page.tags for m in re.findall(r"url\(#([^)]+)\)", a.get("clip-path", ""))}
+    assert referred
+    assert all(ids.count(name) == 1 for name in referred)
+
+
+def test_page_can_be_read_without_sight_and_in_the_dark(runs):
+    source = to_html(read_runs([runs["plain"]]))
+    page = parse(source)
+    figures = [a for tag, a in page.tags if tag == "svg" and "aria-hidden" not in a]
+    assert figures
+    assert all(a.get("role") == "img" for a in figures)
+    assert source.count("<title>") == 1 + len(figures)
+    assert [a for tag, a in page.tags if tag == "html"] == [{"lang": "en"}]
+    assert all("scope" in a for tag, a in page.tags if tag == "th")
+    assert "prefers-color-scheme: dark" in source
+    assert "currentColor" in source
+    assert "#123456" not in source
+
+
+def test_gallery_shows_spans_in_their_labels(runs):
+    report = read_runs([runs["plain"]])[0]
+    shown = failures(report)
+    assert shown
+    labels = {span.label for f in shown for _, spans in f.messages for span in spans}
+    assert {"question", "evidence", "distractor"} <= labels
+    assert all(len(span.text) <= LONGEST + 10 for f in shown for _, spans in f.messages for span in spans)
+    assert all(f.state != "scored" or f.extracted != f.gold for f in shown)
+    assert abs(sum(share for _, share in shown[0].mass) - 1) < 1e-5
+    source = to_html([report])
+    assert 'class="l-distractor"' in source
+
+
+def test_solved_without_noise_comes_first(runs):
+    report = read_runs([runs["plain"]])[0]
+    results = report.results
+    base = results.cell("quickstart_facts", "ND")
+    solved = {s.key.question for s in results.kept(base) if s.score.value == 1}
+    hn = [f.question for f in failures(report, per_cell=9) if (f.dataset, f.setting) == ("quickstart_facts", "HN")]
+    flags = [q in solved for q in hn]
+    assert flags == sorted(flags, reverse=True)
