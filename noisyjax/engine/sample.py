@@ -79,7 +79,7 @@ def truncate(logp_bv: jax.Array, draw: Draw) -> jax.Array:
     keep &= p >= draw.min_p[:, None] * p.max(-1, keepdims=True)
     p = jnp.where(keep, p, 0.0)
     p = p / p.sum(-1, keepdims=True)
-    wanted_b = jnp.where(draw.top_p < 1.0, draw.top_p, 0.0)
+    wanted_b = jnp.where(draw.top_p < 1.0, jnp.maximum(draw.top_p, 1e-9), 0.0)  # top_p 0 keeps the likeliest token
     nucleus = p >= _smallest_kept(p, lambda kept: jnp.where(kept, p, 0.0).sum(-1) >= wanted_b)[:, None]
     keep &= nucleus | (draw.top_p >= 1.0)[:, None]
     return jnp.where(keep, logp_bv, MASKED)

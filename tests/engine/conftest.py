@@ -1,0 +1,139 @@
+"""A tiny random model, a tokenizer made on the spot, and engines on them.
+
+Logits differ by several units (weights are drawn wider than usual), so that greedy choices are no coin flips.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from noisyjax.chat import ChatTokenizer
+from noisyjax.engine.local import LocalConfig, LocalEngine
+from noisyjax.models import PRESETS, ModelConfig, RopeConfig, init_params
+from noisyjax.models.decoder import Decoder
+from noisyjax.records import LABELS, Completion, NoisyPrompt, Request, Sampling
+
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|return|>")
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+VOCAB = 288
+"""Rows of the model: 256 bytes, four control tokens and 28 rows that stand for nothing."""
+PLAIN_STOP = 33
+"""A stop id that is an ordinary token (the byte of some letter), as generation configs may have it."""
+
+
+def save_tokenizer(folder: Path) -> Path:
+    """One token per byte. Stop ids of four kinds: eos (also pad), end of turn, generation config, a plain token."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIALS))
+    hf = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=SPECIALS[0], pad_token=SPECIALS[0])
+    hf.chat_template = TEMPLATE
+    hf.save_pretrained(folder)
+    eos = [tokenizer.token_to_id("<|return|>"), PLAIN_STOP]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tokenizer(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(folder: Path) -> ChatTokenizer:
+    return ChatTokenizer.load(folder)
+
+
+@pytest.fixture(scope="session")
+def cfg() -> ModelConfig:
+    """Two layers of width 32; eight heads, so that they can be cut eightfold, over two kv heads, so that these cannot."""
+    return ModelConfig(
+        family="qwen3",
+        vocab_size=VOCAB,
+        d_model=32,
+        n_layers=2,
+        n_heads=8,
+        n_kv_heads=2,
+        head_dim=8,
+        d_ff=48,
+        rope=RopeConfig(),
+        norm_eps=1e-6,
+        tie_embeddings=False,
+        qk_norm=True,
+        max_positions=2048,
+    )
+
+
+MakeModel = Callable[..., Decoder]
+
+
+@pytest.fixture(scope="session")
+def make_model(cfg: ModelConfig) -> MakeModel:
+    """`make_model(stacked=, mesh=, change=, **cfg changes)`; `change(params)` may rig the weights."""
+    import dataclasses
+
+    def make(stacked: bool = False, mesh: Any = None, change: Callable | None = None, **changes: Any) -> Decoder:
+        mine = dataclasses.replace(cfg, **changes)
+        rules = PRESETS["tensor" if mesh is not None and mesh.shape["tensor"] > 1 else "replicated"]
+        params = init_params(mine, 5, mesh=mesh, rules=rules, stddev=0.3, norm_stddev=0.2)
+        return Decoder(mine, params if change is None else change(params), stacked=stacked)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_engine(folder: Path, tokenizer: ChatTokenizer, make_model: MakeModel) -> Callable[..., LocalEngine]:
+    """`make_engine(model=, stacked=, **LocalConfig fields)`: the tiny model unless another is handed in."""
+    from noisyjax.engine.local import _mesh
+
+    def make(model: Decoder | None = None, stacked: bool = False, **fields: Any) -> LocalEngine:
+        config = LocalConfig.model_validate({"model": folder, "slots": 4, "chunk": 8, **fields})
+        return LocalEngine(config, model or make_model(stacked, _mesh(config.mesh)), tokenizer)
+
+    return make
+
+
+def random_ids(length: int, seed: int = 0) -> np.ndarray:
+    """Ids of plain bytes; the same seed gives the same beginning at every length."""
+    return np.random.default_rng(seed).integers(34, 256, 8192)[:length].astype(np.int32)
+
+
+@pytest.fixture(scope="session")
+def make_request() -> Callable[..., Request]:
+    """`make_request(name, ids or length, seed of the ids=, labels=, n=, first_sample=, **Sampling fields)`."""
+
+    def make(name: str, ids: Sequence[int] | int, seed: int = 0, labels: Sequence[int] | None = None, n: int = 1,
+             first_sample: int = 0, **how: Any) -> Request:  # fmt: skip
+        array = random_ids(ids, seed) if isinstance(ids, int) else np.asarray(ids, np.int32)
+        spread = np.arange(len(array)) // 7 % (len(LABELS) - 2) if labels is None else labels
+        prompt = NoisyPrompt("toy", name, "ND", (), array, np.asarray(spread, np.uint8))
+        how = {"max_tokens": 8, "ignore_eos": True, **how}
+        return Request(name, prompt, Sampling(**how), n, first_sample, seed=11, step=0, key=name)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def answers() -> Callable[[LocalEngine, Iterable[Request]], dict[tuple[str, int], Completion]]:
+    """`answers(engine, requests)`: completions by (request id, sample); no key may come twice."""
+
+    def collect(engine: LocalEngine, requests: Iterable[Request]) -> dict[tuple[str, int], Completion]:
+        done: dict[tuple[str, int], Completion] = {}
+        for completion in engine.generate(requests):
+            key = completion.request_id, completion.sample
+            assert key not in done
+            done[key] = completion
+        return done
+
+    return collect
