@@ -5,7 +5,8 @@ products below contract the last axis of both sides, which is the fast form on t
 
 Layers come in two layouts of the same numbers: stacked ([L, ...] leaves, scanned: one layer is compiled, which is what
 TPU training and large models want) and unstacked (a list of L layers, a plain loop: XLA's CPU backend copies every
-slice of a stacked weight before it multiplies, so decoding there is twice as fast unstacked).
+slice of a stacked weight before it multiplies, so decoding there is twice as fast unstacked). Unstacked layers also
+join the products that share an input (q, k, v; gate, up).
 
 Legend: B batch, T query length, D model, N heads, K kv heads, H head dim, F ffn, V vocabulary, L layers.
 """
@@ -25,70 +26,104 @@ Attend = Callable[[Any, int | None, jax.Array, jax.Array, jax.Array], tuple[jax.
 """attend(per_layer, window, q_btnh, k_btkh, v_btkh) -> (out_btnh, anything to collect per layer)."""
 
 
+Weight = Callable[[str], jax.Array | None]
+"""A layer's parameter by its name inside the layer, None where the family has none."""
+
+
+def _param(x: jax.Array | None) -> nnx.Param | None:
+    return None if x is None else nnx.Param(x)
+
+
 class RMSNorm(nnx.Module):
     """x / rms(x) * scale. The mean square is float32; the normalised x is cast back before the scale (HF's order)."""
 
-    def __init__(self, scale: jax.Array, eps: float, axis: str):
-        setattr(self, f"scale_{axis}", nnx.Param(scale))
-        self.axis, self.eps = axis, eps
+    def __init__(self, scale: jax.Array, eps: float):
+        self.scale, self.eps = nnx.Param(scale), eps
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x32 = x.astype(jnp.float32)
         y = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + self.eps)
-        return getattr(self, f"scale_{self.axis}")[...] * y.astype(x.dtype)
+        return self.scale[...] * y.astype(x.dtype)
 
 
-def _add(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
-    return x if bias is None else x + bias[...]
+def _norm(cfg: ModelConfig, scale: jax.Array | None) -> RMSNorm | None:
+    return None if scale is None else RMSNorm(scale, cfg.norm_eps)
+
+
+def project(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """x [..., I] times w [*O, I] over the last axis of both: [..., *O], plus bias [*O].
+
+    The weight is flattened to two axes first: left to itself XLA's CPU backend transposes a weight of three axes at
+    every call.
+    """
+    y = jax.lax.dot_general(x, w.reshape(-1, w.shape[-1]), (((x.ndim - 1,), (1,)), ((), ())))
+    y = y.reshape(*x.shape[:-1], *w.shape[:-1])
+    return y if bias is None else y + bias
 
 
 class Attention(nnx.Module):
-    """Projections, optional q/k norms and rotation. What the queries attend to is the caller's business."""
+    """Projections, optional q/k norms and rotation. What the queries attend to is the caller's business.
 
-    def __init__(self, cfg: ModelConfig, weight: Callable[[str], nnx.Param | None]):
-        self.q_nhd, self.k_khd, self.v_khd = weight("q_nhd"), weight("k_khd"), weight("v_khd")
-        self.o_dnh = weight("o_dnh")
-        self.q_bias_nh, self.k_bias_kh, self.v_bias_kh = weight("q_bias_nh"), weight("k_bias_kh"), weight("v_bias_kh")
-        self.o_bias_d = weight("o_bias_d")
-        norms = weight("q_norm.scale_h"), weight("k_norm.scale_h")
-        self.q_norm = RMSNorm(norms[0][...], cfg.norm_eps, "h") if norms[0] is not None else None
-        self.k_norm = RMSNorm(norms[1][...], cfg.norm_eps, "h") if norms[1] is not None else None
+    joined: keep the three input projections as one product (fewer, larger products decode faster on the CPU).
+    """
+
+    def __init__(self, cfg: ModelConfig, weight: Weight, joined: bool):
+        names = ("q_nhd", "k_khd", "v_khd"), ("q_bias_nh", "k_bias_kh", "v_bias_kh")
+        w, bias = ([weight(name) for name in group] for group in names)
+        if joined:
+            w = [jnp.concatenate(w)]
+            bias = [None if bias[0] is None else jnp.concatenate(bias)]
+        self.w_in = nnx.List([nnx.Param(x) for x in w])
+        self.bias_in = nnx.List([nnx.Param(x) for x in bias if x is not None])
+        self.o_dnh, self.o_bias_d = _param(weight("o_dnh")), _param(weight("o_bias_d"))
+        self.q_norm, self.k_norm = (_norm(cfg, weight(f"{x}_norm.scale_h")) for x in "qk")
+        self.heads = (cfg.n_heads, cfg.n_kv_heads)
 
     def qkv(self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        q_btnh = _add(jnp.einsum("btd,nhd->btnh", x_btd, self.q_nhd[...]), self.q_bias_nh)
-        k_btkh = _add(jnp.einsum("btd,khd->btkh", x_btd, self.k_khd[...]), self.k_bias_kh)
-        v_btkh = _add(jnp.einsum("btd,khd->btkh", x_btd, self.v_khd[...]), self.v_bias_kh)
+        """q_btnh and k_btkh rotated, v_btkh."""
+        bias = [b[...] for b in self.bias_in] or [None] * len(self.w_in)
+        made = [project(x_btd, w[...], b) for w, b in zip(self.w_in, bias, strict=True)]
+        if len(made) == 1:
+            n, k = self.heads
+            made = jnp.split(made[0], [n, n + k], axis=2)
+        q_btnh, k_btkh, v_btkh = made
         if self.q_norm is not None and self.k_norm is not None:
             q_btnh, k_btkh = self.q_norm(q_btnh), self.k_norm(k_btkh)
         return rope.rotate(q_btnh, cos, sin), rope.rotate(k_btkh, cos, sin), v_btkh
 
     def out(self, o_btnh: jax.Array) -> jax.Array:
-        return _add(jnp.einsum("btnh,dnh->btd", o_btnh, self.o_dnh[...]), self.o_bias_d)
+        w_dnh, bias = self.o_dnh[...], self.o_bias_d
+        flat = o_btnh.reshape(*o_btnh.shape[:2], -1)
+        return project(flat, w_dnh.reshape(w_dnh.shape[0], -1), None if bias is None else bias[...])
 
 
 class MLP(nnx.Module):
-    """SwiGLU: down(silu(gate(x)) * up(x))."""
+    """SwiGLU: down(silu(gate(x)) * up(x)). joined: gate and up as one product."""
 
-    def __init__(self, weight: Callable[[str], nnx.Param | None]):
-        self.gate_fd, self.up_fd, self.down_df = weight("gate_fd"), weight("up_fd"), weight("down_df")
-        self.gate_bias_f, self.up_bias_f = weight("gate_bias_f"), weight("up_bias_f")
-        self.down_bias_d = weight("down_bias_d")
+    def __init__(self, weight: Weight, joined: bool):
+        w, bias = ([weight(f"{x}{end}") for x in ("gate", "up")] for end in ("_fd", "_bias_f"))
+        if joined:
+            w = [jnp.concatenate(w)]
+            bias = [None if bias[0] is None else jnp.concatenate(bias)]
+        self.w_in = nnx.List([nnx.Param(x) for x in w])
+        self.bias_in = nnx.List([nnx.Param(x) for x in bias if x is not None])
+        self.down_df, self.down_bias_d = _param(weight("down_df")), _param(weight("down_bias_d"))
 
     def __call__(self, x_btd: jax.Array) -> jax.Array:
-        gate_btf = _add(jnp.einsum("btd,fd->btf", x_btd, self.gate_fd[...]), self.gate_bias_f)
-        up_btf = _add(jnp.einsum("btd,fd->btf", x_btd, self.up_fd[...]), self.up_bias_f)
-        return _add(jnp.einsum("btf,df->btd", jax.nn.silu(gate_btf) * up_btf, self.down_df[...]), self.down_bias_d)
+        bias = [b[...] for b in self.bias_in] or [None] * len(self.w_in)
+        made = [project(x_btd, w[...], b) for w, b in zip(self.w_in, bias, strict=True)]
+        gate_btf, up_btf = jnp.split(made[0], 2, axis=-1) if len(made) == 1 else made
+        down = self.down_bias_d
+        return project(jax.nn.silu(gate_btf) * up_btf, self.down_df[...], None if down is None else down[...])
 
 
 class Layer(nnx.Module):
     """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, cfg: ModelConfig, weight: Callable[[str], nnx.Param | None]):
-        under = lambda prefix: lambda name: weight(f"{prefix}.{name}")  # noqa: E731
-        self.attn_norm = RMSNorm(weight("attn_norm.scale_d")[...], cfg.norm_eps, "d")
-        self.attn = Attention(cfg, under("attn"))
-        self.mlp_norm = RMSNorm(weight("mlp_norm.scale_d")[...], cfg.norm_eps, "d")
-        self.mlp = MLP(under("mlp"))
+    def __init__(self, cfg: ModelConfig, weight: Weight, joined: bool):
+        self.attn_norm, self.mlp_norm = (_norm(cfg, weight(f"{x}_norm.scale_d")) for x in ("attn", "mlp"))
+        self.attn = Attention(cfg, lambda name: weight(f"attn.{name}"), joined)
+        self.mlp = MLP(lambda name: weight(f"mlp.{name}"), joined)
 
     def __call__(
         self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend, per_layer: Any, window: int | None
@@ -108,21 +143,21 @@ class Table(nnx.Module):
 class Decoder(nnx.Module):
     """Built from a flat {path: array} dict as the loader gives it (see `params.param_specs` for paths and shapes).
 
-    stacked: keep the layers stacked and scan them; otherwise a list of layers and a loop.
+    stacked: keep the layers stacked and scan them; otherwise a list of layers, their input products joined, and a loop.
     """
 
     def __init__(self, cfg: ModelConfig, params: Mapping[str, jax.Array], *, stacked: bool = True):
         self.cfg, self.stacked = cfg, stacked
         self.embed = Table(params["embed.w_vd"])
-        self.final_norm = RMSNorm(params["final_norm.scale_d"], cfg.norm_eps, "d")
+        self.final_norm = RMSNorm(params["final_norm.scale_d"], cfg.norm_eps)
         self.head = Table(params["head.w_vd"]) if "head.w_vd" in params else None
 
         def layer(index: int | None) -> Layer:
-            def weight(name: str) -> nnx.Param | None:
+            def weight(name: str) -> jax.Array | None:
                 w = params.get(f"layers.{name}")
-                return None if w is None else nnx.Param(w if index is None else w[index])
+                return w if w is None or index is None else w[index]
 
-            return Layer(cfg, weight)
+            return Layer(cfg, weight, joined=index is not None)
 
         self.layers = layer(None) if stacked else nnx.List([layer(i) for i in range(cfg.n_layers)])
 

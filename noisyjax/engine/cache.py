@@ -83,7 +83,7 @@ def attend_stored(
     q_bkrh: jax.Array,
     q_pos_bt: jax.Array,
     rows: KV | None,
-    prefix: KV,
+    prefix: KV | None,
     view: View,
     labels: tuple[jax.Array, jax.Array] | None,
     window: int | None,
@@ -93,7 +93,7 @@ def attend_stored(
     labels: one-hot (rows [B, S, C], prefix [1, X*P, C]) when mass is captured.
     """
     groups = q_bkrh.shape[2] // q_pos_bt.shape[1]
-    capacity = prefix.k.shape[2] // view.prefix_length_x.shape[0]
+    capacity = 0 if prefix is None else prefix.k.shape[2] // view.prefix_length_x.shape[0]
 
     def visible(inside_bs: jax.Array, key_pos_bs: jax.Array) -> jax.Array:
         if window is None:  # every stored key lies before every query of the call
@@ -101,6 +101,7 @@ def attend_stored(
         return attention.causal(q_pos_bt, key_pos_bs, groups, window) & inside_bs[:, None, None, :]
 
     def prefix_block(i: jax.Array, acc: attention.Accumulator) -> attention.Accumulator:
+        assert prefix is not None
         begin = view.prefix_blocks[i] * BLOCK
         which, offset = begin // capacity, begin % capacity
         k, v = (jax.lax.dynamic_slice_in_dim(x, begin, BLOCK, 2) for x in prefix)
@@ -119,7 +120,8 @@ def attend_stored(
         hot = labels and jax.lax.dynamic_slice_in_dim(labels[0], i * BLOCK, BLOCK, 1)
         return attention.visit(acc, q_bkrh, k, v, see, hot)
 
-    acc = jax.lax.fori_loop(0, view.n_prefix_blocks, prefix_block, acc)
+    if prefix is not None:
+        acc = jax.lax.fori_loop(0, view.n_prefix_blocks, prefix_block, acc)
     return acc if rows is None else jax.lax.fori_loop(0, view.row_blocks, row_block, acc)
 
 

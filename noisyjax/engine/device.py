@@ -33,7 +33,7 @@ PIECE = 512
 
 @dataclass(frozen=True)
 class Shape:
-    """Capacities, fixed for the life of a device: slots, tokens per row, shared prefixes and their tokens."""
+    """Capacities, fixed for the life of a device: slots, tokens per row, shared prefixes and their tokens (or 0)."""
 
     slots: int
     row: int
@@ -62,7 +62,7 @@ class Device:
         self.compiled: list[tuple[str, float]] = []
         self._seen: set[tuple] = set()
         self.rows = self._allocate(shape.slots, shape.row)
-        self.prefix = self._allocate(1, shape.prefixes * shape.prefix)
+        self.prefix = self._allocate(1, shape.prefixes * shape.prefix) if shape.prefix else None
         self._prefill = jax.jit(functools.partial(programs.prefill, self.graph, None), donate_argnums=(1,))
         self._decode = jax.jit(
             functools.partial(programs.decode, self.graph, capture, shape.chunk),
@@ -188,7 +188,6 @@ def replay(
     capacity = max(1, cache.n_blocks(len(ids))) * BLOCK
     dtype = dtype or model.embed.w_vd[...].dtype
     scratch = cache.allocate(model.cfg, 1, capacity, dtype, model.stacked)
-    prefix = cache.allocate(model.cfg, 1, BLOCK, dtype, model.stacked)
     program = _replay_program(graph, capture)
     label_bs = np.zeros((1, capacity), np.uint8)
     label_bs[0, : len(labels)] = labels
@@ -200,7 +199,7 @@ def replay(
         view = cache.idle_view(1, capacity, 1, BLOCK)._replace(
             filled_b=np.full(1, begin, np.int32), row_blocks=np.int32(cache.n_blocks(begin)), row_label_bs=label_bs
         )
-        scratch, mass = program(state, scratch, prefix, ids_rt, label_rt, view)
+        scratch, mass = program(state, scratch, None, ids_rt, label_rt, view)
         out.append(np.asarray(mass[0, :n]))
     return np.concatenate(out)
 

@@ -181,7 +181,7 @@ class LocalEngine:
             slots=_even_slots(self.config.slots, self.mesh),
             row=cache.n_blocks(need_row) * cache.BLOCK,
             prefixes=self.config.prefixes,
-            prefix=max(1, cache.n_blocks(max(g.length for g in groups))) * cache.BLOCK,
+            prefix=cache.n_blocks(max(g.length for g in groups)) * cache.BLOCK,
             chunk=chunk,
         )
         held = self._device

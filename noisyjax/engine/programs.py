@@ -66,6 +66,13 @@ class Chunk(NamedTuple):
     mass_cbqaz: Any = None
 
 
+def _per_layer(model: Decoder, *stores: Any) -> Any:
+    """Stores as `run_layers` takes them: one tuple of stacked pairs, or a tuple per layer; a store may be None."""
+    if model.stacked:
+        return stores
+    return list(zip(*(store or [None] * model.cfg.n_layers for store in stores), strict=True))
+
+
 def _mass_of_layers(collected: Any, capture: Capture, groups: int, t: int) -> jax.Array:
     """Per-layer mass [B, K, R, Z] -> [B, T, Q, A, Z] for the captured layers, averaged over heads if asked."""
     stacked = not isinstance(collected, list)
@@ -99,7 +106,7 @@ def prefill(
     hot = capture and tuple(map(cache.one_hot_labels, (view.row_label_bs, view.prefix_label_s[None])))
     fresh_hot = cache.one_hot_labels(label_rt) if capture else None
 
-    def attend(stores: tuple[KV | None, KV], window: int | None, q, k, v):
+    def attend(stores: tuple[KV | None, KV | None], window: int | None, q, k, v):
         rows, shared = stores
         q_rkmh = attention.split_heads(q, n_kv)
         k_rkth, v_rkth = k.swapaxes(1, 2), v.swapaxes(1, 2)
@@ -109,7 +116,7 @@ def prefill(
         out, mass = attention.finish(acc, q.dtype)
         return attention.join_heads(out, t), (KV(k_rkth, v_rkth), mass)
 
-    stores = (scratch, prefix) if model.stacked else list(zip(scratch or [None] * len(prefix), prefix, strict=True))
+    stores = _per_layer(model, scratch, prefix)
     _, collected = model.run_layers(model.embed_tokens(ids_rt), pos_rt, attend, stores)
     fresh, masses = collected if model.stacked else ([c[0] for c in collected], [c[1] for c in collected])
     mass = _mass_of_layers(masses, capture, groups, t) if capture else None
@@ -146,7 +153,7 @@ def decode(
         pos_b1 = (view.base_b + view.filled_b + i)[:, None]
         index_s = jnp.arange(length)
 
-        def attend(stores: tuple[KV, KV, KV], window: int | None, q, k, v):
+        def attend(stores: tuple[KV, KV | None, KV], window: int | None, q, k, v):
             mine, shared, new = stores
             q_bkgh = attention.split_heads(q, cfg.n_kv_heads)
             new = KV(
@@ -162,7 +169,7 @@ def decode(
             out, mass = attention.finish(acc, q.dtype)
             return attention.join_heads(out, 1), (new, mass)
 
-        stores = (rows, prefix, fresh) if model.stacked else list(zip(rows, prefix, fresh, strict=True))
+        stores = _per_layer(model, rows, prefix, fresh)
         x_b1d, collected = model.run_layers(model.embed_tokens(token_b[:, None]), pos_b1, attend, stores)
         new, masses = collected if model.stacked else ([c[0] for c in collected], [c[1] for c in collected])
         mass = _mass_of_layers(masses, capture, groups, 1)[:, 0] if wants_mass else None
