@@ -104,10 +104,12 @@ def find_config(name: str | Path, folder: Path = Path()) -> Path:
 
 
 def _nearest_config(path: Path, packaged: Mapping[str, Path]) -> str:
-    known = list(packaged) + [key.rsplit("/", 1)[-1] for key in packaged]
+    known = list(packaged)
+    if path.parent == Path():
+        known += [key.rsplit("/", 1)[-1] for key in packaged]
     if path.parent.is_dir():
         known += [str(p) for p in path.parent.glob("*.yaml")]
-    return nearest(str(path if path.suffix else path.name), known) if known else "there are no YAML files here"
+    return nearest(str(path), known) if known else "there are no YAML files here"
 
 
 def read_tree(name: str | Path) -> tuple[dict[str, Any], Origins]:

@@ -60,7 +60,11 @@ class Plan:
                     f"{engine.window} tokens"
                 )
             prompts = dataset.prompts(
-                cell.setting, engine.tokenizer, limit=limit, template_kwargs=engine.template_kwargs or None
+                cell.setting,
+                engine.tokenizer,
+                limit=limit,
+                template_kwargs=engine.template_kwargs or None,
+                count=engine.count,
             )
             for prompt in prompts:
                 for first, n in missing[prompt.question_id]:

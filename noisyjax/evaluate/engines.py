@@ -1,8 +1,9 @@
 """An engine with what evaluation must know about it: tokenizer, window, and how its completions are to be read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from noisyjax.chat import ChatTokenizer, build_prompt
@@ -25,6 +26,8 @@ class OpenEngine:
     tokenizer: ChatTokenizer | None = None
     window: int | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    count: Callable[[str], int] | None = None
+    """Tokens of a text, where not the tokenizer's own."""
     opens_thought: bool = False
     tags: str = "think"
     """Family of thought tags, a key of `noisyjax.chat.thoughts.FAMILIES`."""
@@ -32,10 +35,15 @@ class OpenEngine:
     """Requests to hand over at a time; None for an engine that pulls them as it has room."""
 
 
-def open_engine(config: LocalModel | RemoteConfig, template_kwargs: Mapping[str, Any] | None = None) -> OpenEngine:
+def open_engine(
+    config: LocalModel | RemoteConfig,
+    template_kwargs: Mapping[str, Any] | None = None,
+    count_with: Path | None = None,
+) -> OpenEngine:
     """The engine that the config names, its model loaded. The caller closes it."""
     if isinstance(config, RemoteConfig):
-        return OpenEngine(RemoteEngine(config), {"endpoint_model": config.model})
+        count = None if count_with is None else ChatTokenizer.load(count_with, require_template=False).count_tokens
+        return OpenEngine(RemoteEngine(config), {"endpoint_model": config.model}, count=count)
     identity = model_identity(config.model)
     from noisyjax.engine.local import LocalEngine
 

@@ -40,7 +40,7 @@ def evaluate(config: EvalConfig, opened: OpenEngine | None = None) -> Outcome:
     """
     bench = load_bench(config.bench)
     work = plan(config, bench)
-    engine = opened or open_engine(config.engine, config.template_kwargs)
+    engine = opened or open_engine(config.engine, config.template_kwargs, config.count_with)
     try:
         with RunWriter.open(_folder(config), manifest(config, work, engine), to_yaml(config)) as run:
             return _run(config, work, engine, run)

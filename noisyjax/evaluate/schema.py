@@ -78,6 +78,8 @@ class EvalConfig(Schema):
     judge: JudgeStage | None = None
     template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """What a local model's chat template is told, e.g. `{enable_thinking: false}` or `{reasoning_effort: high}`."""
+    count_with: Path | None = None
+    """For endpoints: a folder whose tokenizer counts the tokens of noise and prompts; null is a rough estimate."""
     prompt_opens_thought: bool | None = None
     """Whether completions begin inside a thought. null: as the chat template says; no for endpoints."""
     shard: str | None = Field(default=None, json_schema_extra=_FREE)
@@ -96,6 +98,8 @@ class EvalConfig(Schema):
     def _consistent(self) -> Self:
         if self.n is not None and self.k is not None and self.n < self.k:
             raise ValueError(f"pass@k needs n of at least k: n is {self.n}, k is {self.k}")
+        if self.count_with is not None and self.engine.kind == "local":
+            raise ValueError("count_with is for endpoints; a local model counts with its own tokenizer")
         if self.template_kwargs and self.engine.kind == "remote":
             raise ValueError("template_kwargs are for local models; an endpoint takes engine.extra_body")
         return self

@@ -146,6 +146,8 @@ def test_extends(write):
     loop = write("extends: loop.yaml\n", "loop.yaml")
     assert "circle" in problem(loop)
     assert "base.yaml" in problem(write("extends: bsae.yaml\n", "typo.yaml"))
+    assert "did you mean 'sweeps/quickstart'?" in problem("sweeps/quickstrat")
+    assert "did you mean 'quickstart'?" in problem("quickstrat")
 
 
 def test_any_mapping_may_extend_a_file(write, tmp_path):

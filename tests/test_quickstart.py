@@ -1,0 +1,117 @@
+"""The whole path on the local engine: make a model, evaluate, report; and the same table through an endpoint."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from noisyjax.config import load
+from noisyjax.engine.server import EngineResponder, FaultPlan
+from noisyjax.engine.server.app import ChatApp, running
+from noisyjax.errors import UsageError
+from noisyjax.evaluate import EvalConfig, evaluate, load_results
+from noisyjax.quickstart import WORDS, make_model, run_quickstart
+
+SMALL = ["bench.questions=3", "bench.distractor_tokens=128", "sampling.max_tokens=12", "engine.dtype=float32"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("quickstart") / "model"
+    make_model(folder)
+    return folder
+
+
+def table(out) -> dict:
+    """Every sample's text, finish and score."""
+    results = load_results(str(out))
+    found = {}
+    for reader in results.readers:
+        for key, record in reader.latest("samples").items():
+            score = results.samples[key].score
+            found[key] = (record["text"], record["finish"], score.state, score.value)
+    return found
+
+
+def local(model: Path, out: Path, *words: str) -> EvalConfig:
+    return load(EvalConfig, "sweeps/quickstart", [f"engine.model={model}", f"out={out}", *SMALL, *words])
+
+
+def test_the_model_is_small_alike_every_time_and_complete(model, tmp_path):
+    make_model(tmp_path / "again")
+    names = {p.name for p in model.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
+    assert sum(p.stat().st_size for p in model.iterdir()) < 3_000_000
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        assert (model / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_quickstart_end_to_end(tmp_path, capsys):
+    run_quickstart(tmp_path)
+    out = capsys.readouterr().out
+    assert "QFacts" in out
+    assert "learned nothing" in WORDS
+    assert WORDS.splitlines()[0] in out
+    page = (tmp_path / "report.html").read_text()
+    assert "Attention while answering" in page
+    assert 'class="l-distractor"' in page
+    assert len(load_results(str(tmp_path / "run")).samples) == 192
+    run_quickstart(tmp_path)  # goes on where it was: nothing to do
+    (tmp_path / "other" / "model").mkdir(parents=True)
+    (tmp_path / "other" / "model" / "file").write_text("")
+    with pytest.raises(UsageError, match="no model"):
+        run_quickstart(tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_resume_and_endpoint_give_the_table_of_a_straight_run(model, tmp_path):
+    straight = local(model, tmp_path / "straight")
+    evaluate(straight)
+    wanted = table(straight.out)
+    assert len(wanted) == 24
+
+    # half of the samples lost, one of them torn
+    resumed = local(model, tmp_path / "resumed", "engine.slots=3", "engine.chunk=5")
+    evaluate(resumed)
+    path = tmp_path / "resumed" / "samples.jsonl"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (tmp_path / "resumed" / "scores.jsonl").unlink()
+    evaluate(resumed)
+    assert table(resumed.out) == wanted
+
+    with running(ChatApp(_responder(model), FaultPlan(rate=0.2, retry_after_s=0.01, stall_s=0.2))) as url:
+        remote = load(
+            EvalConfig,
+            "endpoint",
+            [
+                *(f"engine.base_url={url}", "engine.model=model", "engine.send_stream=true", "engine.backoff_s=0.01"),
+                *(f"out={tmp_path}/remote", f"count_with={model}", "engine.backoff_cap_s=0.1", *SMALL[:-1]),
+            ],
+        )
+        evaluate(remote)
+    assert table(remote.out) == wanted
+
+
+def _responder(model: Path) -> EngineResponder:
+    from noisyjax.chat import build_prompt
+    from noisyjax.engine.local import LocalConfig, LocalEngine
+    from noisyjax.records import Label, Message, Part
+
+    engine = LocalEngine(LocalConfig(model=model, dtype="float32", slots=4))
+
+    def render(messages, chat):
+        parts = tuple(Message(m.role, (Part(m.content, Label.QUESTION),)) for m in messages)
+        return build_prompt(engine.tokenizer, parts, dataset="", question_id="", setting="ND")
+
+    return EngineResponder(engine, render)
+
+
+def test_stored_attention_sums_to_one(model, tmp_path):
+    evaluate(local(model, tmp_path, "bench.questions=1", "bench.settings=[HN]"))
+    from noisyjax.store import decode_completion
+
+    record = json.loads((tmp_path / "samples.jsonl").read_text().split("\n")[0])
+    mass = decode_completion(record).mass
+    assert mass.shape[0] == 1
+    assert mass.sum(axis=-1) == pytest.approx(1.0, abs=1e-4)
