@@ -60,6 +60,8 @@ class Device:
         self.cfg, self.stacked = model.cfg, model.stacked
         self.dtype = jnp.dtype(model.embed.w_vd[...].dtype)
         self.compiled: list[tuple[str, float]] = []
+        self.owner: object = None
+        """The schedule whose rows lie in the slots."""
         self._seen: set[tuple] = set()
         self.rows = self._allocate(shape.slots, shape.row)
         self.prefix = self._allocate(1, shape.prefixes * shape.prefix) if shape.prefix else None
@@ -200,7 +202,7 @@ def replay(
             filled_b=np.full(1, begin, np.int32), row_blocks=np.int32(cache.n_blocks(begin)), row_label_bs=label_bs
         )
         scratch, mass = program(state, scratch, None, ids_rt, label_rt, view)
-        out.append(np.asarray(mass[0, :n]))
+        out.append(np.asarray(mass)[0, :n])
     return np.concatenate(out)
 
 

@@ -39,7 +39,7 @@ class CaptureConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     logprobs: bool = True
     entropy: bool = True
-    top: int = Field(0, ge=0, le=64)
+    top: int = Field(default=0, ge=0, le=64)
     attention: Literal["none", "all"] | tuple[int, ...] = "none"
     heads: Literal["mean", "all"] = "mean"
     prompt: bool = False
@@ -49,8 +49,8 @@ class MeshConfig(BaseModel):
     """Devices along each mesh axis: `data` cuts the slots, `tensor` heads, feed-forward and vocabulary."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    data: int = Field(1, ge=1)
-    tensor: int = Field(1, ge=1)
+    data: int = Field(default=1, ge=1)
+    tensor: int = Field(default=1, ge=1)
 
 
 class LocalConfig(BaseModel):
@@ -66,11 +66,11 @@ class LocalConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     model: Path
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    slots: int = Field(8, ge=1)
-    context: int | None = Field(None, ge=2)
-    chunk: int = Field(32, ge=1)
-    prefixes: int = Field(2, ge=1)
-    min_prefix: int = Field(256, ge=0)
+    slots: int = Field(default=8, ge=1)
+    context: int | None = Field(default=None, ge=2)
+    chunk: int = Field(default=32, ge=1)
+    prefixes: int = Field(default=2, ge=1)
+    min_prefix: int = Field(default=256, ge=0)
     stacked: bool | None = None
     mesh: MeshConfig = MeshConfig()
     chat_template: Path | None = None
@@ -156,6 +156,8 @@ class LocalEngine:
         for request in requests:
             if not len(request.prompt.ids):
                 raise UsageError(f"request {request.id} has no token ids: render its prompt with the model's tokenizer")
+            if request.sampling.max_tokens < 1:
+                raise UsageError(f"request {request.id} asks for max_tokens={request.sampling.max_tokens}: at least 1")
             if request.prompt.over_length or len(request.prompt.ids) >= self._limit():
                 yield from _refused(request)
             elif request.n > 0:
@@ -198,6 +200,7 @@ class _Schedule:
 
     def __init__(self, engine: LocalEngine, device: Device, groups: Sequence[Group]) -> None:
         self.engine, self.device, self.stats = engine, device, engine.stats
+        device.owner = self
         self.waiting = deque((g, deque(g.requests)) for g in groups)
         self.ready: deque[_Ready] = deque()
         self.rows: list[_Row | None] = [None] * device.shape.slots
@@ -209,6 +212,8 @@ class _Schedule:
     def run(self) -> Iterator[Completion]:
         """Fill, decode, hand out, until nothing is left."""
         while self.waiting or self.ready or any(self.rows):
+            if self.device.owner is not self:
+                raise RuntimeError("another call of generate has taken this engine's slots; finish one before the next")
             begin = time.perf_counter()
             self._fill()
             middle = time.perf_counter()
@@ -240,14 +245,14 @@ class _Schedule:
             sample=number,
             filled=len(ready.own),
             token=int(prompt.ids[-1]),
-            label=int(prompt.labels[-1]) if len(prompt.labels) else LABEL_ID["template"],
+            label=int(_labels(request)[-1]),
             made=0,
             budget=self.engine.budget(request),
             finder=finder,
         )
         self.draw.set(slot, request.sampling)
         self.key_b2[slot] = sample.row_key(request.seed, request.step, request.key or request.id, number)
-        labels = prompt.labels[ready.base : ready.base + len(ready.own)]
+        labels = _labels(request)[ready.base :]  # the last token's too: the first chunk writes it behind the others
         self.view.row_label_bs[slot] = LABEL_ID["generated"]
         self.view.row_label_bs[slot, : len(labels)] = labels
         if not ready.samples:
@@ -295,8 +300,9 @@ class _Schedule:
 
     def _place(self, group: Group) -> int:
         """Where a group's prefix lies, loading it if need be; -1 when every place is still in use."""
-        if group in self.held:
-            return self.held.index(group)
+        for which, held in enumerate(self.held):
+            if held is group:
+                return which
         used = {row.ready.prefix for row in self.rows if row} | {r.prefix for r in self.ready}
         free = [i for i in range(len(self.held)) if i not in used]
         if not free:
@@ -306,7 +312,9 @@ class _Schedule:
         self.device.load_prefix(group.prefix, which)
         self.stats.prefilled_tokens += group.length
         size = self.device.shape.prefix
-        self.view.prefix_label_s[which * size : which * size + group.length] = _labels(group)
+        self.view.prefix_label_s[which * size : which * size + group.length] = _labels(group.requests[0])[
+            : group.length
+        ]
         return which
 
     # -- decoding ------------------------------------------------------------------------------------------------
@@ -375,7 +383,7 @@ class _Schedule:
             LABEL_ID["generated"],
         )
         stopped = not row.ready.request.sampling.ignore_eos and bool(np.isin(tokens[-1], self.engine.stop_ids))
-        keep = row.finder.push(tokens)
+        keep = row.finder.push(tokens[:-1] if stopped else tokens)
         self.stats.completion_tokens += n
         if keep is None and not stopped and row.made < row.budget:
             return None
@@ -392,9 +400,8 @@ class _Schedule:
         mass = made.get("mass_cbqaz")
         prompt_mass = None
         if config.prompt:
-            prompt = request.prompt
-            capture = self.engine.capture
-            prompt_mass = replay(self.engine.model, prompt.ids, prompt.labels, capture)[..., : len(LABELS)]
+            ids, capture = request.prompt.ids, self.engine.capture
+            prompt_mass = replay(self.engine.model, ids, _labels(request), capture)[..., : len(LABELS)]
         return Completion(
             request_id=request.id,
             sample=row.sample,
@@ -415,9 +422,10 @@ class _Schedule:
 _IDLE = sample.Sampling()
 
 
-def _labels(group: Group) -> np.ndarray:
-    labels = group.requests[0].prompt.labels[: group.length]
-    return labels if len(labels) else np.full(group.length, LABEL_ID["template"], np.uint8)
+def _labels(request: Request) -> np.ndarray:
+    """uint8 [T]; a prompt without labels is all template."""
+    prompt = request.prompt
+    return prompt.labels if len(prompt.labels) else np.full(len(prompt.ids), LABEL_ID["template"], np.uint8)
 
 
 def _refused(request: Request) -> Iterator[Completion]:

@@ -4,7 +4,7 @@ Legend: B rows (slots), V vocabulary, K top-k.
 """
 
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,10 @@ MASKED = -1e30
 class Draw(NamedTuple):
     """Per-row sampling parameters as arrays: temperature, top_p, min_p float32 [B], top_k int32 [B] (0 is off)."""
 
-    temperature: np.ndarray
-    top_p: np.ndarray
-    top_k: np.ndarray
-    min_p: np.ndarray
+    temperature: Any
+    top_p: Any
+    top_k: Any
+    min_p: Any
 
     @classmethod
     def idle(cls, b: int) -> "Draw":

@@ -1,22 +1,29 @@
 """A tiny random model, a tokenizer made on the spot, and engines on them.
 
 Logits differ by several units (weights are drawn wider than usual), so that greedy choices are no coin flips.
+Legend: R response tokens, T whole sequence, V vocabulary.
 """
 
+import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from noisyjax.chat import ChatTokenizer
-from noisyjax.engine.local import LocalConfig, LocalEngine
+from noisyjax.engine import sample
+from noisyjax.engine.local import LocalConfig, LocalEngine, _mesh
 from noisyjax.models import PRESETS, ModelConfig, RopeConfig, init_params
-from noisyjax.models.decoder import Decoder
+from noisyjax.models.decoder import Decoder, forward
 from noisyjax.records import LABELS, Completion, NoisyPrompt, Request, Sampling
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|return|>")
@@ -57,7 +64,7 @@ def tokenizer(folder: Path) -> ChatTokenizer:
 
 @pytest.fixture(scope="session")
 def cfg() -> ModelConfig:
-    """Two layers of width 32; eight heads, so that they can be cut eightfold, over two kv heads, so that these cannot."""
+    """Two layers of width 32; eight heads, which can be cut eightfold, over two kv heads, which cannot."""
     return ModelConfig(
         family="qwen3",
         vocab_size=VOCAB,
@@ -81,7 +88,6 @@ MakeModel = Callable[..., Decoder]
 @pytest.fixture(scope="session")
 def make_model(cfg: ModelConfig) -> MakeModel:
     """`make_model(stacked=, mesh=, change=, **cfg changes)`; `change(params)` may rig the weights."""
-    import dataclasses
 
     def make(stacked: bool = False, mesh: Any = None, change: Callable | None = None, **changes: Any) -> Decoder:
         mine = dataclasses.replace(cfg, **changes)
@@ -95,7 +101,6 @@ def make_model(cfg: ModelConfig) -> MakeModel:
 @pytest.fixture(scope="session")
 def make_engine(folder: Path, tokenizer: ChatTokenizer, make_model: MakeModel) -> Callable[..., LocalEngine]:
     """`make_engine(model=, stacked=, **LocalConfig fields)`: the tiny model unless another is handed in."""
-    from noisyjax.engine.local import _mesh
 
     def make(model: Decoder | None = None, stacked: bool = False, **fields: Any) -> LocalEngine:
         config = LocalConfig.model_validate({"model": folder, "slots": 4, "chunk": 8, **fields})
@@ -137,3 +142,70 @@ def answers() -> Callable[[LocalEngine, Iterable[Request]], dict[tuple[str, int]
         return done
 
     return collect
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(graph: nnx.GraphDef, state: nnx.State, ids_bt: jax.Array) -> jax.Array:
+    return forward(nnx.merge(graph, state), ids_bt)
+
+
+@jax.jit
+def _with_noise(logp_rv: jax.Array, rows: sample.Draw, key_2: jax.Array) -> jax.Array:
+    key = jax.random.wrap_key_data(key_2, impl="threefry2x32")
+    steps = jnp.arange(logp_rv.shape[0])
+    noise = jax.vmap(lambda i: jax.random.gumbel(jax.random.fold_in(key, i), logp_rv.shape[1:]))(steps)
+    return sample.truncate(logp_rv, rows) + noise
+
+
+class Oracle:
+    """What a sampler should have done, from one full forward pass over prompt and completion: no cache, no slots."""
+
+    NEAR = 1e-4
+    """Scores closer than this may be told apart either way by float32."""
+
+    def __init__(self, model: Decoder, valid_v: np.ndarray) -> None:
+        self.graph, self.state = nnx.split(model)
+        self.valid_v = valid_v
+
+    def logp(self, request: Request, ids: np.ndarray) -> np.ndarray:
+        """Log-probabilities [R, V] of the positions that made `ids`, at the request's temperature."""
+        whole = np.concatenate([request.prompt.ids, ids])
+        padded = np.zeros(next(n for n in (96, 640, 1280, 2048) if n >= len(whole)), np.int32)
+        padded[: len(whole)] = whole
+        first = len(request.prompt.ids) - 1
+        logits = np.asarray(_logits(self.graph, self.state, padded[None]))[0, first : first + len(ids)]
+        return np.asarray(sample.distribution(logits, self.valid_v, np.float32([request.sampling.temperature])))
+
+    def scores(self, request: Request, number: int, ids: np.ndarray) -> np.ndarray:
+        """What the sampler takes the argmax of [R, V]: truncated log-probabilities, plus noise unless greedy."""
+        how, logp = request.sampling, self.logp(request, ids)
+        if how.temperature == 0:
+            return logp
+        rows = sample.Draw.idle(len(ids))
+        for row in range(len(ids)):
+            rows.set(row, how)
+        key_2 = sample.row_key(request.seed, request.step, request.key, number)
+        return np.asarray(_with_noise(logp, rows, key_2))
+
+    def check(self, request: Request, done: Completion) -> int:
+        """Fail unless each token is the right choice given those before it; the number of near ties, each printed."""
+        assert done.ids is not None
+        scores, near = self.scores(request, done.sample, done.ids), 0
+        for i, token in enumerate(done.ids):
+            gap = float(scores[i].max() - scores[i, token])
+            if gap > 0:
+                print(f"near tie: {request.id} sample {done.sample} token {i}, top-2 gap {gap:.2e}")
+                near += 1
+            assert gap < self.NEAR, (request.id, done.sample, i, int(token), int(scores[i].argmax()), gap)
+        logp = self.logp(request, done.ids)
+        if done.logprobs is not None:
+            np.testing.assert_allclose(done.logprobs, logp[np.arange(len(done.ids)), done.ids], atol=2e-4)
+        if done.entropy is not None:
+            p = np.exp(logp.astype(np.float64))
+            np.testing.assert_allclose(done.entropy, -(p * np.where(p > 0, logp, 0)).sum(-1), atol=5e-4)
+        return near
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Callable[[LocalEngine], Oracle]:
+    return lambda engine: Oracle(engine.model, engine.valid_v)
