@@ -77,10 +77,14 @@ def overall_lines(result: SettingResult, kind: str, is_baseline: bool) -> list[s
 
 def over_which(report: RunReport) -> str:
     """Names the datasets that the overall rows are made of, and where settings differ in them."""
-    names = {s: tuple(report.short(d) for d in r.datasets) for s, r in report.summary.settings.items()}
-    if len(set(names.values())) == 1:
-        return f"over {', '.join(next(iter(names.values())))}"
-    return "; ".join(f"{setting}: over {', '.join(shorts)}" for setting, shorts in names.items())
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for setting, result in report.summary.settings.items():
+        names = tuple(report.short(d) for d in report.results.datasets if d in result.datasets)
+        groups.setdefault(names, []).append(setting)
+    if len(groups) == 1:
+        return f"over {', '.join(next(iter(groups)))}"
+    said = "; ".join(f"{', '.join(settings)}: over {', '.join(names)}" for names, settings in groups.items())
+    return f"{said}. Δ is over what both settings have"
 
 
 def facts(report: RunReport) -> list[str]:
