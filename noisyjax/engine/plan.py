@@ -4,8 +4,9 @@ Noisy prompts begin alike (the same block of distractors) and are sampled severa
 need computing and storing once. The plan maximises the prompt tokens that are not prefilled again.
 """
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,58 +41,87 @@ def common_length(a: np.ndarray, b: np.ndarray) -> int:
 def group_by_prefix(requests: Sequence[Request], least: int) -> list[Group]:
     """Partition requests into groups; a group shares at least `least` tokens or nothing.
 
-    A prefix never holds a prompt's last token, which the decode loop is fed. Groups come in order of their first
-    request; what shares nothing stays in order of arrival. The result depends on the set of requests and its order
-    only where order is kept, never on what is shared with whom by chance of neighbourhood: prompts are sorted first.
+    A prefix never holds a prompt's last token, which the decode loop is fed. Who shares what depends on the prompts
+    alone. Groups come in order of their first request, members and what shares nothing in order of arrival.
     """
     if not requests:
         return []
     order = sorted(range(len(requests)), key=lambda i: (requests[i].prompt.ids.astype(">i4").tobytes(), i))
-    ids = [requests[i].prompt.ids for i in order]
-    shared = [common_length(a, b) // GRAIN * GRAIN for a, b in zip(ids, ids[1:], strict=False)]
-    groups, alone = [], []
-    for begin, end, length in _best_runs(ids, shared, [requests[i].n for i in order], least):
-        members = sorted(order[begin:end])
-        if length:
-            groups.append((members[0], Group(length, tuple(requests[i] for i in members))))
-        else:
-            alone += members
-    if alone:
-        groups.append((min(alone), Group(0, tuple(requests[i] for i in sorted(alone)))))
+    ids, samples = [requests[i].prompt.ids for i in order], [requests[i].n for i in order]
+    groups = []
+    for length, places in _best_groups(ids, samples, least):
+        members = sorted(order[i] for i in places)
+        groups.append((members[0], Group(length, tuple(requests[i] for i in members))))
     return [g for _, g in sorted(groups, key=lambda pair: pair[0])]
 
 
-def _best_runs(
-    ids: Sequence[np.ndarray], shared: Sequence[int], n: Sequence[int], least: int
-) -> list[tuple[int, int, int]]:
-    """Cut the sorted prompts into runs (begin, end, prefix length) that save the most tokens.
+@dataclass
+class _Node:
+    """Neighbours begin..end-1 in sorted order, which share `depth` tokens; an inner node of the prefix tree or a leaf.
 
-    A run whose prompts share d tokens either uses them, or is cut where the neighbours share just d, and its pieces
-    decide for themselves. Written with a stack, since chains of prefixes can be deep.
+    `above`: depths of the nodes it lies in, that a prefix may have, and 0. value[d]: the most tokens saved below this
+    node when what is left over joins a group of depth d further up; opens[d]: whether that takes a group here.
     """
-    pieces: list[tuple[int, int, int, list[int]]] = []  # begin, end, depth, child piece numbers
-    stack = [(0, len(ids), -1)]
+
+    begin: int
+    end: int
+    depth: int
+    above: tuple[int, ...]
+    children: list["_Node"] = field(default_factory=list)
+    value: dict[int, float] = field(default_factory=dict)
+    opens: dict[int, bool] = field(default_factory=dict)
+
+
+def _prefix_tree(ids: Sequence[np.ndarray], least: int) -> list[_Node]:
+    """The nodes, parents before children. Written with a stack, since chains of prefixes can be deep."""
+    usable = [(len(x) - 1) // GRAIN * GRAIN for x in ids]
+    shared = [common_length(a, b) // GRAIN * GRAIN for a, b in itertools.pairwise(ids)]
+    shared = [min(d, *ends) for d, ends in zip(shared, itertools.pairwise(usable), strict=True)]
+    nodes: list[_Node] = []
+    stack: list[tuple[int, int, _Node | None]] = [(0, len(ids), None)]
     while stack:
         begin, end, parent = stack.pop()
         inner = shared[begin : end - 1]
-        depth = min(inner) if inner else (len(ids[begin]) - 1) // GRAIN * GRAIN
-        depth = min(depth, *((len(x) - 1) // GRAIN * GRAIN for x in ids[begin:end]))
-        number = len(pieces)
-        pieces.append((begin, end, depth, []))
-        if parent >= 0:
-            pieces[parent][3].append(number)
-        if inner:
-            cuts = [begin + i + 1 for i, d in enumerate(inner) if d == min(inner)]
-            stack += [(a, b, number) for a, b in zip([begin, *cuts], [*cuts, end], strict=True)]
-    best: list[tuple[float, list[tuple[int, int, int]]]] = [(0.0, [])] * len(pieces)
-    for number in range(len(pieces) - 1, -1, -1):
-        begin, end, depth, children = pieces[number]
-        own = (end - begin - 1 + SAMPLE_WEIGHT * (sum(n[begin:end]) - 1)) * depth if depth >= least else 0.0
-        below = sum(best[c][0] for c in children)
-        if own > 0 and own >= below:
-            best[number] = (own, [(begin, end, depth)])
-        elif children:
-            best[number] = (below, [run for c in sorted(children, key=lambda c: pieces[c][0]) for run in best[c][1]])
-        else:
-            best[number] = (0.0, [(begin, end, 0)])
-    return best[0][1]
+        above = (0,) if parent is None else parent.above + ((parent.depth,) if parent.depth >= least else ())
+        node = _Node(begin, end, min(inner, default=usable[begin]), above)
+        nodes.append(node)
+        if parent is not None:
+            parent.children.append(node)
+        cuts = [begin + 1 + i for i, d in enumerate(inner) if d == node.depth]
+        if cuts:
+            stack += [(a, b, node) for a, b in itertools.pairwise([begin, *cuts, end])]
+    return nodes
+
+
+def _worth(node: _Node, d: int, samples: Sequence[int]) -> float:
+    """What everything below a node saves when a group of depth d lies around it."""
+    if not node.children:
+        return (1 + SAMPLE_WEIGHT * samples[node.begin]) * d
+    return sum(child.value[d] for child in node.children)
+
+
+def _best_groups(ids: Sequence[np.ndarray], samples: Sequence[int], least: int) -> list[tuple[int, list[int]]]:
+    """(prefix length, places in the sorted order) of each group; length 0 for those that share nothing.
+
+    A group of depth d saves d tokens for each member but one. So below every node, each prompt is worth d to the
+    nearest group above it, and a node opens a group of its own where the greater depth pays for another prefill.
+    """
+    nodes = _prefix_tree(ids, least)
+    for node in reversed(nodes):
+        for d in node.above:
+            stay, own = _worth(node, d, samples), -1.0
+            if node.depth >= least:
+                own = _worth(node, node.depth, samples) - (1 + SAMPLE_WEIGHT) * node.depth
+            node.opens[d] = own > stay + 1e-6
+            node.value[d] = max(own, stay)
+    groups: dict[int, tuple[int, list[int]]] = {-1: (0, [])}
+    stack = [(0, -1, nodes[0])]
+    while stack:
+        d, group, node = stack.pop()
+        if node.opens[d]:
+            d, group = node.depth, len(groups)
+            groups[group] = (d, [])
+        if not node.children:
+            groups[group][1].append(node.begin)
+        stack += [(d, group, child) for child in node.children]
+    return [g for g in groups.values() if g[1]]
