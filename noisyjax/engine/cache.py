@@ -3,7 +3,7 @@
 Three stores, all made of the same per-layer pair (k, v) of shape [rows, K, length, H]:
 
     rows     [B, K, S, H]    each slot's own tokens: position = row's base + index
-    prefix   [1, K, X*P, H]  X shared prefixes of up to P tokens, stored once however many rows attend to them
+    prefix   [1, K, P, H]    one of X shared prefixes, stored once however many rows attend to it
     fresh    [B, K, C, H]    the tokens of the running call; a decode chunk appends here, at one index for all rows,
                              and the rows are written once when the chunk ends
 
@@ -14,6 +14,7 @@ Legend: B rows, T query length, S row capacity, X prefixes, P prefix capacity, K
         L layers, C labels.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,11 @@ from noisyjax.models.config import ModelConfig
 from noisyjax.records import LABELS
 
 BLOCK = 512
-"""Keys visited at a time. Capacities are multiples of it; a row pays for the blocks it fills, not for its capacity."""
+"""Keys visited at a time where a cache is visited in blocks, and the grain of prefix capacities."""
+GRAIN = 128
+"""Row capacities are multiples of this."""
+WHOLE = 4096
+"""Longest cache that decoding visits in one piece: XLA's CPU backend copies a block out before it multiplies."""
 
 
 class KV(NamedTuple):
@@ -39,20 +44,18 @@ class View(NamedTuple):
     """What the rows of a call may see, beside their fresh tokens. Small arrays, sent with every call.
 
     base_b: tokens of the shared prefix before each row's own (0 without one); prefix_b: index of that prefix, -1 for
-    none; filled_b: the row's own tokens in its cache; row_blocks: blocks to visit for the longest row; prefix_blocks
-    int32 [X*P/BLOCK]: numbers of the prefix blocks to visit, the first n_prefix_blocks of them; prefix_length_x.
-    Label ids (uint8) of every stored key: row_label_bs, prefix_label_s; only read when mass is captured.
+    none; filled_b: the row's own tokens in its cache; row_blocks: blocks to visit for the longest row; prefix_length_x:
+    tokens of each prefix that some row of this call sees, else 0.
+    Label ids (uint8) of every stored key, row_label_bs and prefix_label_xs, are only read when mass is captured.
     """
 
     base_b: Any
     prefix_b: Any
     filled_b: Any
     row_blocks: Any
-    prefix_blocks: Any
-    n_prefix_blocks: Any
     prefix_length_x: Any
     row_label_bs: Any
-    prefix_label_s: Any
+    prefix_label_xs: Any
 
 
 def allocate(cfg: ModelConfig, rows: int, length: int, dtype: jnp.dtype, stacked: bool, sharding: Any = None) -> Any:
@@ -69,6 +72,12 @@ def n_blocks(tokens: int) -> int:
     return -(-int(tokens) // BLOCK)
 
 
+def capacity(tokens: int) -> int:
+    """The row capacity for `tokens`: a multiple of GRAIN, and of BLOCK where the row is visited in blocks."""
+    grain = GRAIN if tokens <= WHOLE else BLOCK
+    return -(-int(tokens) // grain) * grain
+
+
 def one_hot_labels(label_bs: jax.Array) -> jax.Array:
     """float32 [B, S, 16]: one column per label, padded to a width that kernels like."""
     return jax.nn.one_hot(label_bs, 16, dtype=jnp.float32)
@@ -78,68 +87,95 @@ N_LABELS = 16
 assert len(LABELS) <= N_LABELS
 
 
+class Stored(NamedTuple):
+    """What one layer's queries read: the rows' own KV (or None), X prefixes, and one-hot labels of both or None."""
+
+    rows: KV | None
+    prefixes: tuple[KV, ...]
+    row_hot_bsc: jax.Array | None = None
+    prefix_hot_xsc: jax.Array | None = None
+
+
 def attend_stored(
     acc: attention.Accumulator,
     q_bkrh: jax.Array,
     q_pos_bt: jax.Array,
-    rows: KV | None,
-    prefix: KV | None,
+    stored: Stored,
     view: View,
-    labels: tuple[jax.Array, jax.Array] | None,
     window: int | None,
+    whole: bool = False,
 ) -> attention.Accumulator:
-    """Visit the shared prefixes and then the rows' own caches, block by block; unfilled blocks cost nothing.
+    """Visit the shared prefixes and then the rows' own caches.
 
-    labels: one-hot (rows [B, S, C], prefix [1, X*P, C]) when mass is captured.
+    A prefix that no row of the call sees costs nothing. Caches are visited block by block, so that unfilled blocks
+    cost nothing either; with `whole` (decoding, where cutting a block out costs more than reading all of it), a cache
+    of up to WHOLE keys is visited in one piece.
     """
     groups = q_bkrh.shape[2] // q_pos_bt.shape[1]
-    capacity = 0 if prefix is None else prefix.k.shape[2] // view.prefix_length_x.shape[0]
+    b = q_pos_bt.shape[0]
 
-    def visible(inside_bs: jax.Array, key_pos_bs: jax.Array) -> jax.Array:
+    def see(inside_bs: jax.Array, key_pos_bs: jax.Array) -> jax.Array:
         if window is None:  # every stored key lies before every query of the call
             return inside_bs[:, None, None, :]
         return attention.causal(q_pos_bt, key_pos_bs, groups, window) & inside_bs[:, None, None, :]
 
-    def prefix_block(i: jax.Array, acc: attention.Accumulator) -> attention.Accumulator:
-        assert prefix is not None
-        begin = view.prefix_blocks[i] * BLOCK
-        which, offset = begin // capacity, begin % capacity
-        k, v = (jax.lax.dynamic_slice_in_dim(x, begin, BLOCK, 2) for x in prefix)
-        pos_s = offset + jnp.arange(BLOCK)
-        mine_b = view.prefix_b == which
-        inside_bs = mine_b[:, None] & (pos_s < view.prefix_length_x[which])[None]
-        see = visible(inside_bs, jnp.broadcast_to(pos_s, (mine_b.shape[0], BLOCK)))
-        hot = labels and jax.lax.dynamic_slice_in_dim(labels[1], begin, BLOCK, 1)
-        return _visit_shared(acc, q_bkrh, k, v, see, hot)
+    for x, prefix in enumerate(stored.prefixes):
+        length, mine_b = view.prefix_length_x[x], view.prefix_b == x
+        hot = None if stored.prefix_hot_xsc is None else stored.prefix_hot_xsc[x : x + 1]
 
-    def row_block(i: jax.Array, acc: attention.Accumulator) -> attention.Accumulator:
-        assert rows is not None
-        k, v = (jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, 2) for x in rows)
-        index_s = i * BLOCK + jnp.arange(BLOCK)
-        see = visible(index_s < view.filled_b[:, None], view.base_b[:, None] + index_s)
-        hot = labels and jax.lax.dynamic_slice_in_dim(labels[0], i * BLOCK, BLOCK, 1)
-        return attention.visit(acc, q_bkrh, k, v, see, hot)
+        def visit_prefix(acc, kv: KV, index_s, hot, length=length, mine_b=mine_b):
+            inside_bs = mine_b[:, None] & (index_s < length)[None]
+            visible = see(inside_bs, jnp.broadcast_to(index_s, (b, index_s.shape[0])))
+            return _visit_shared(acc, q_bkrh, kv, visible, hot)
 
-    if prefix is not None:
-        acc = jax.lax.fori_loop(0, view.n_prefix_blocks, prefix_block, acc)
-    return acc if rows is None else jax.lax.fori_loop(0, view.row_blocks, row_block, acc)
+        acc = jax.lax.cond(
+            length > 0,
+            lambda acc, kv=prefix, hot=hot, visit=visit_prefix, length=length: _visit_blocks(
+                acc, kv, hot, visit, (length + BLOCK - 1) // BLOCK, whole
+            ),
+            lambda acc: acc,
+            acc,
+        )
+    if stored.rows is None:
+        return acc
+
+    def visit_rows(acc, kv: KV, index_s, hot):
+        visible = see(index_s < view.filled_b[:, None], view.base_b[:, None] + index_s)
+        return attention.visit(acc, q_bkrh, kv.k, kv.v, visible, hot)
+
+    return _visit_blocks(acc, stored.rows, stored.row_hot_bsc, visit_rows, view.row_blocks, whole)
+
+
+def _visit_blocks(acc: attention.Accumulator, kv: KV, hot, visit: Callable, blocks: jax.Array, whole: bool):
+    """`visit(acc, kv, index_s, hot)` for all keys at once, or for `blocks` blocks of them, one after the other."""
+    length = kv.k.shape[2]
+    if length <= (WHOLE if whole else BLOCK):
+        return visit(acc, kv, jnp.arange(length), hot)
+
+    def body(i: jax.Array, acc: attention.Accumulator) -> attention.Accumulator:
+        def cut(x: jax.Array, axis: int) -> jax.Array:
+            return jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, axis, allow_negative_indices=False)
+
+        block = KV(cut(kv.k, 2), cut(kv.v, 2))
+        return visit(acc, block, i * BLOCK + jnp.arange(BLOCK), None if hot is None else cut(hot, 1))
+
+    return jax.lax.fori_loop(0, blocks, body, acc)
 
 
 def _visit_shared(
-    acc: attention.Accumulator, q: jax.Array, k: jax.Array, v: jax.Array, see: jax.Array, hot: jax.Array | None
+    acc: attention.Accumulator, q: jax.Array, kv: KV, visible: jax.Array, hot: jax.Array | None
 ) -> attention.Accumulator:
     """`attention.visit` for keys that all rows share: the rows fold into the query axis, so the keys are read once."""
-    b, kv, r, _ = q.shape
+    b, n_kv, r, _ = q.shape
 
     def fold(x: jax.Array) -> jax.Array:  # [B, K, R, ...] -> [1, K, B*R, ...]
-        return x.swapaxes(0, 1).reshape(1, kv, b * r, *x.shape[3:])
+        return x.swapaxes(0, 1).reshape(1, n_kv, b * r, *x.shape[3:])
 
     def unfold(x: jax.Array) -> jax.Array:
-        return x.reshape(kv, b, r, *x.shape[3:]).swapaxes(0, 1)
+        return x.reshape(n_kv, b, r, *x.shape[3:]).swapaxes(0, 1)
 
-    see = jnp.broadcast_to(see, (b, 1, r, see.shape[-1])).reshape(1, 1, b * r, -1)
-    folded = attention.visit(jax.tree.map(fold, acc), fold(q), k, v, see, hot)
-    return jax.tree.map(unfold, folded)
+    visible = jnp.broadcast_to(visible, (b, 1, r, visible.shape[-1])).reshape(1, 1, b * r, -1)
+    return jax.tree.map(unfold, attention.visit(jax.tree.map(fold, acc), fold(q), *kv, visible, hot))
 
 
 def write(store: Any, fresh: Any, offset_b: jax.Array) -> Any:
@@ -170,17 +206,6 @@ def copy_row(store: Any, tile: Any, source: jax.Array, target: jax.Array) -> Any
     return jax.tree.map(copy, store, tile)
 
 
-def store_prefix(store: Any, tile: Any, which: jax.Array, prefixes: int) -> Any:
-    """Copy a prefilled row [1, K, P, H] into place `which` of the prefix store [1, K, X*P, H], every layer."""
-
-    def copy(old: jax.Array, new: jax.Array) -> jax.Array:
-        start = [0] * old.ndim
-        start[-2] = which * (old.shape[-2] // prefixes)
-        return jax.lax.dynamic_update_slice(old, new, start)
-
-    return jax.tree.map(copy, store, tile)
-
-
 def idle_view(rows: int, capacity: int, prefixes: int, prefix_capacity: int) -> View:
     """A view of empty rows and no prefix, in host memory; the scheduler fills a copy of it in."""
     return View(
@@ -188,9 +213,7 @@ def idle_view(rows: int, capacity: int, prefixes: int, prefix_capacity: int) -> 
         prefix_b=np.full(rows, -1, np.int32),
         filled_b=np.zeros(rows, np.int32),
         row_blocks=np.int32(0),
-        prefix_blocks=np.zeros(max(1, prefixes * prefix_capacity // BLOCK), np.int32),
-        n_prefix_blocks=np.int32(0),
         prefix_length_x=np.zeros(prefixes, np.int32),
         row_label_bs=np.zeros((rows, capacity), np.uint8),
-        prefix_label_s=np.zeros(prefixes * prefix_capacity, np.uint8),
+        prefix_label_xs=np.zeros((prefixes, prefix_capacity), np.uint8),
     )

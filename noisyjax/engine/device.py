@@ -64,7 +64,9 @@ class Device:
         """The schedule whose rows lie in the slots."""
         self._seen: set[tuple] = set()
         self.rows = self._allocate(shape.slots, shape.row)
-        self.prefix = self._allocate(1, shape.prefixes * shape.prefix) if shape.prefix else None
+        self.prefixes: list[Any] = [
+            self._allocate(1, shape.prefix) for _ in range(shape.prefixes if shape.prefix else 0)
+        ]
         self._prefill = jax.jit(functools.partial(programs.prefill, self.graph, None), donate_argnums=(1,))
         self._decode = jax.jit(
             functools.partial(programs.decode, self.graph, capture, shape.chunk),
@@ -72,9 +74,6 @@ class Device:
             out_shardings=None if mesh is None else (jax.tree.map(lambda x: x.sharding, self.rows), None),
         )
         self._copy_row = jax.jit(cache.copy_row, donate_argnums=(0,))
-        self._store_prefix = jax.jit(
-            functools.partial(cache.store_prefix, prefixes=shape.prefixes), donate_argnums=(0,)
-        )
 
     def _allocate(self, rows: int, length: int) -> Any:
         sharding = None
@@ -120,7 +119,7 @@ class Device:
             self._prefill,
             self.state,
             None,
-            self.prefix,
+            tuple(self.prefixes),
             ids_rt,
             np.zeros_like(ids_rt, np.uint8),
             view,
@@ -129,6 +128,7 @@ class Device:
 
     def prefill_long(self, ids: np.ndarray, capacity: int, which: int = -1, prefix_length: int = 0) -> Tile:
         """Prefill one prompt of any length up to `capacity`, PIECE tokens at a time; memory is linear in its length."""
+        capacity = cache.n_blocks(capacity) * BLOCK
         scratch = self._allocate(1, capacity)
         for begin in range(0, len(ids), PIECE):
             piece = ids[begin : begin + PIECE]
@@ -138,30 +138,31 @@ class Device:
             view = view._replace(filled_b=np.full(1, begin, np.int32), row_blocks=np.int32(cache.n_blocks(begin)))
             label_rt = np.zeros((1, PIECE), np.uint8)
             scratch, _ = self._run(
-                f"prefill piece of {capacity}", self._prefill, self.state, scratch, self.prefix, ids_rt, label_rt, view
+                f"prefill piece of {capacity}",
+                self._prefill,
+                self.state,
+                scratch,
+                tuple(self.prefixes),
+                ids_rt,
+                label_rt,
+                view,
             )
         return Tile(scratch, 1)
 
     def _see_prefix(self, view: View, which: int, length: int) -> View:
         if which < 0:
             return view
-        blocks = view.prefix_blocks.copy()
-        n = cache.n_blocks(length)
-        blocks[:n] = which * (self.shape.prefix // BLOCK) + np.arange(n)
         lengths = view.prefix_length_x.copy()
         lengths[which] = length
         return view._replace(
             base_b=np.full_like(view.base_b, length),
             prefix_b=np.full_like(view.prefix_b, which),
-            prefix_blocks=blocks,
-            n_prefix_blocks=np.int32(n),
             prefix_length_x=lengths,
         )
 
     def load_prefix(self, ids: np.ndarray, which: int) -> None:
         """Prefill a shared prefix into place `which`. Rows that still use the place must be gone."""
-        tile = self.prefill_long(ids, self.shape.prefix)
-        self.prefix = self._run("store prefix", self._store_prefix, self.prefix, tile.kv, np.int32(which))
+        self.prefixes[which] = self.prefill_long(ids, self.shape.prefix).kv
 
     def insert(self, tile: Tile, row: int, slot: int) -> None:
         """Copy row `row` of a tile into a slot."""
@@ -173,7 +174,16 @@ class Device:
     ) -> programs.Chunk:
         """Run one chunk; the result is host arrays."""
         self.rows, chunk = self._run(
-            "decode", self._decode, self.state, self.rows, self.prefix, slots, view, valid_v, stop_ids, np.bool_(early)
+            "decode",
+            self._decode,
+            self.state,
+            self.rows,
+            tuple(self.prefixes),
+            slots,
+            view,
+            valid_v,
+            stop_ids,
+            np.bool_(early),
         )
         return jax.device_get(chunk)
 
@@ -198,10 +208,10 @@ def replay(
         ids_rt, label_rt = np.zeros((1, PIECE), np.int32), np.full((1, PIECE), LABEL_ID["template"], np.uint8)
         n = len(ids[begin : begin + PIECE])
         ids_rt[0, :n], label_rt[0, :n] = ids[begin : begin + n], labels[begin : begin + n]
-        view = cache.idle_view(1, capacity, 1, BLOCK)._replace(
+        view = cache.idle_view(1, capacity, 0, 0)._replace(
             filled_b=np.full(1, begin, np.int32), row_blocks=np.int32(cache.n_blocks(begin)), row_label_bs=label_bs
         )
-        scratch, mass = program(state, scratch, None, ids_rt, label_rt, view)
+        scratch, mass = program(state, scratch, (), ids_rt, label_rt, view)
         out.append(np.asarray(mass)[0, :n])
     return np.concatenate(out)
 

@@ -181,7 +181,7 @@ class LocalEngine:
         need_row = max(len(r.prompt.ids) - g.length + self.budget(r) for g in groups for r in g.requests) + chunk
         shape = Shape(
             slots=_even_slots(self.config.slots, self.mesh),
-            row=cache.n_blocks(need_row) * cache.BLOCK,
+            row=cache.capacity(need_row),
             prefixes=self.config.prefixes,
             prefix=cache.n_blocks(max(g.length for g in groups)) * cache.BLOCK,
             chunk=chunk,
@@ -350,25 +350,15 @@ class _Schedule:
             slots.eos_stops_b[slot] = not row.ready.request.sampling.ignore_eos
             view.filled_b[slot] = row.filled
             view.base_b[slot], view.prefix_b[slot] = row.ready.base, row.ready.prefix
-        return slots, self._with_blocks(view, {row.ready.prefix for _, row in active} - {-1})
+        return slots, self._with_lengths(view, {row.ready.prefix for _, row in active} - {-1})
 
-    def _with_blocks(self, view: cache.View, prefixes: set[int]) -> cache.View:
+    def _with_lengths(self, view: cache.View, prefixes: set[int]) -> cache.View:
         lengths = np.zeros_like(view.prefix_length_x)
-        per_prefix = self.device.shape.prefix // cache.BLOCK
-        numbers: list[int] = []
-        for which in sorted(prefixes):
+        for which in prefixes:
             group = self.held[which]
             assert group is not None
             lengths[which] = group.length
-            numbers += range(which * per_prefix, which * per_prefix + cache.n_blocks(group.length))
-        blocks = np.zeros_like(view.prefix_blocks)
-        blocks[: len(numbers)] = numbers
-        return view._replace(
-            prefix_blocks=blocks,
-            n_prefix_blocks=np.int32(len(numbers)),
-            prefix_length_x=lengths,
-            row_blocks=np.int32(cache.n_blocks(view.filled_b.max())),
-        )
+        return view._replace(prefix_length_x=lengths, row_blocks=np.int32(cache.n_blocks(view.filled_b.max())))
 
     def _advance(self, slot: int, row: _Row, chunk: programs.Chunk) -> Completion | None:
         """Take a row's new tokens in; the completion when the row is done."""

@@ -73,6 +73,11 @@ def _per_layer(model: Decoder, *stores: Any) -> Any:
     return list(zip(*(store or [None] * model.cfg.n_layers for store in stores), strict=True))
 
 
+def _hot_labels(view: View) -> tuple[jax.Array, jax.Array]:
+    """One-hot labels of the stored keys, rows [B, S, Z] and prefixes [X, P, Z]."""
+    return cache.one_hot_labels(view.row_label_bs), cache.one_hot_labels(view.prefix_label_xs)
+
+
 def _mass_of_layers(collected: Any, capture: Capture, groups: int, t: int) -> jax.Array:
     """Per-layer mass [B, K, R, Z] -> [B, T, Q, A, Z] for the captured layers, averaged over heads if asked."""
     stacked = not isinstance(collected, list)
@@ -87,7 +92,7 @@ def prefill(
     capture: Capture | None,
     state: nnx.State,
     scratch: Any,
-    prefix: Any,
+    prefixes: tuple[Any, ...],
     ids_rt: jax.Array,
     label_rt: jax.Array,
     view: View,
@@ -103,20 +108,19 @@ def prefill(
     n_kv, t = model.cfg.n_kv_heads, ids_rt.shape[1]
     groups = model.cfg.n_heads // n_kv
     pos_rt = (view.base_b + view.filled_b)[:, None] + jnp.arange(t)
-    hot = capture and tuple(map(cache.one_hot_labels, (view.row_label_bs, view.prefix_label_s[None])))
+    hot = _hot_labels(view) if capture else (None, None)
     fresh_hot = cache.one_hot_labels(label_rt) if capture else None
 
-    def attend(stores: tuple[KV | None, KV | None], window: int | None, q, k, v):
-        rows, shared = stores
+    def attend(stores: tuple[KV | None, ...], window: int | None, q, k, v):
         q_rkmh = attention.split_heads(q, n_kv)
         k_rkth, v_rkth = k.swapaxes(1, 2), v.swapaxes(1, 2)
         acc = attention.start(q_rkmh, N_LABELS if capture else 0)
-        acc = cache.attend_stored(acc, q_rkmh, pos_rt, rows, shared, view, hot, window)
+        acc = cache.attend_stored(acc, q_rkmh, pos_rt, cache.Stored(stores[0], stores[1:], *hot), view, window)
         acc = attention.visit(acc, q_rkmh, k_rkth, v_rkth, attention.causal(pos_rt, pos_rt, groups, window), fresh_hot)
         out, mass = attention.finish(acc, q.dtype)
         return attention.join_heads(out, t), (KV(k_rkth, v_rkth), mass)
 
-    stores = _per_layer(model, scratch, prefix)
+    stores = _per_layer(model, scratch, *prefixes)
     _, collected = model.run_layers(model.embed_tokens(ids_rt), pos_rt, attend, stores)
     fresh, masses = collected if model.stacked else ([c[0] for c in collected], [c[1] for c in collected])
     mass = _mass_of_layers(masses, capture, groups, t) if capture else None
@@ -129,7 +133,7 @@ def decode(
     length: int,
     state: nnx.State,
     rows: Any,
-    prefix: Any,
+    prefixes: tuple[Any, ...],
     slots: Slots,
     view: View,
     valid_v: jax.Array,
@@ -145,7 +149,7 @@ def decode(
     cfg, b = model.cfg, slots.token_b.shape[0]
     groups, wants_mass = cfg.n_heads // cfg.n_kv_heads, bool(capture.layers)
     dtype = jax.tree.leaves(rows)[0].dtype
-    hot = tuple(map(cache.one_hot_labels, (view.row_label_bs, view.prefix_label_s[None]))) if wants_mass else None
+    hot = _hot_labels(view) if wants_mass else (None, None)
     fresh_label_bc = jnp.full((b, length), LABEL_ID["generated"], jnp.uint8).at[:, 0].set(slots.label_b)
     fresh_hot = cache.one_hot_labels(fresh_label_bc) if wants_mass else None
 
@@ -153,8 +157,8 @@ def decode(
         pos_b1 = (view.base_b + view.filled_b + i)[:, None]
         index_s = jnp.arange(length)
 
-        def attend(stores: tuple[KV, KV | None, KV], window: int | None, q, k, v):
-            mine, shared, new = stores
+        def attend(stores: tuple[KV, ...], window: int | None, q, k, v):
+            new, mine, shared = stores[0], stores[1], stores[2:]
             q_bkgh = attention.split_heads(q, cfg.n_kv_heads)
             new = KV(
                 *(
@@ -165,11 +169,12 @@ def decode(
             see = (index_s <= i) if window is None else (index_s <= i) & (index_s > i - window)
             acc = attention.start(q_bkgh, N_LABELS if wants_mass else 0)
             acc = attention.visit(acc, q_bkgh, *new, see, fresh_hot)
-            acc = cache.attend_stored(acc, q_bkgh, pos_b1, mine, shared, view, hot, window)
+            stored = cache.Stored(mine, shared, *hot)
+            acc = cache.attend_stored(acc, q_bkgh, pos_b1, stored, view, window, whole=True)
             out, mass = attention.finish(acc, q.dtype)
             return attention.join_heads(out, 1), (new, mass)
 
-        stores = _per_layer(model, rows, prefix, fresh)
+        stores = _per_layer(model, fresh, rows, *prefixes)
         x_b1d, collected = model.run_layers(model.embed_tokens(token_b[:, None]), pos_b1, attend, stores)
         new, masses = collected if model.stacked else ([c[0] for c in collected], [c[1] for c in collected])
         mass = _mass_of_layers(masses, capture, groups, 1)[:, 0] if wants_mass else None
