@@ -5,9 +5,9 @@ from typing import Any
 
 from noisyjax.bench import get_task
 from noisyjax.evaluate.prompts import read_question
-from noisyjax.evaluate.score import Presented, Reading, TaskScorer, judged, presented_of, stored_verdict
+from noisyjax.evaluate.score import NO_VERDICT, Presented, Reading, TaskScorer, judged, presented_of, stored_verdict
 from noisyjax.judge import VerdictCache
-from noisyjax.records import Completion, Finish, Question, Score
+from noisyjax.records import Completion, Finish, Question, Score, State
 from noisyjax.store import Key, RunReader, RunWriter, decode_completion, decode_score, open_readers
 
 
@@ -31,11 +31,15 @@ class Stored:
 
 
 def score_missing(run: RunWriter, scorers: Mapping[str, TaskScorer]) -> int:
-    """Score stored samples that have no score: the process died between the two writes. How many there were."""
-    have = set(run.latest("scores"))
-    if run.done <= have:
+    """Score stored samples whose score was lost: the process died between the two writes. How many there were.
+
+    Unscored ones are tried again too: the score may be that of an earlier, failed completion of the same sample.
+    """
+    scores = {key: decode_score(record) for key, record in run.latest("scores").items()}
+    settled = {key for key, s in scores.items() if s.state is not State.UNSCORED or s.note.startswith(NO_VERDICT)}
+    if run.done <= settled:
         return 0
-    missing = [(key, q, p, c) for key, q, p, c in Stored(run).samples() if key not in have]
+    missing = [sample for sample in Stored(run).samples() if sample[0] in run.done - settled]
     for key, question, presented, completion in missing:
         run.put_score(key, scorers[question.dataset](question, presented, completion))
     run.flush()

@@ -121,12 +121,14 @@ class LocalFolder:
     def create(self, name: str, data: bytes) -> bool:
         with storing(self.url):
             self._make()
+            beside = self.path / f".{name}.{os.getpid()}"
             try:
-                fd = os.open(self.path / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+                beside.write_bytes(data)
+                os.link(beside, self.path / name)  # whole or not at all: a reader never sees half a file
             except FileExistsError:
                 return False
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
+            finally:
+                beside.unlink(missing_ok=True)
             return True
 
     def delete(self, name: str) -> None:

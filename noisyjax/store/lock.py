@@ -53,10 +53,19 @@ class Lock:
         return age is not None and age > STALE_SECONDS
 
     def renew(self) -> None:
-        """Show that the holder lives; called with every flush, writes at most once a minute."""
-        if time.monotonic() - self._renewed > RENEW_SECONDS:
-            self._renewed = time.monotonic()
-            self._folder.write(LOCK_NAME, json.dumps(self._me).encode())
+        """Show that the holder lives; called with every flush, acts at most once a minute.
+
+        RunError when the lock is somebody else's by now: two processes took over a stale one at the same moment, or a
+        person deleted it.
+        """
+        if time.monotonic() - self._renewed < RENEW_SECONDS:
+            return
+        self._renewed = time.monotonic()
+        holder = self._holder()
+        if holder != self._me:
+            who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "nobody"
+            raise RunError(f"{self._folder.url} is no longer this process's to write: its lock belongs to {who}")
+        self._folder.write(LOCK_NAME, json.dumps(self._me).encode())
 
     def release(self) -> None:
         if self._holder() == self._me:

@@ -238,6 +238,36 @@ def test_lost_scores_are_made_again(tmp_path, straight):
     assert table(tmp_path) == straight
 
 
+def test_score_of_a_retried_sample_is_made_again(tmp_path, straight):
+    """The retry was stored, its score was not: the old `unscored` must not stay."""
+    victims = frozenset(list(next(iter(straight["cells"].values()))[1])[:1])
+    fake_run(tmp_path, engine=FakeEngine(fail=victims))
+    before = (tmp_path / "scores.jsonl").read_bytes()
+    fake_run(tmp_path)
+    (tmp_path / "scores.jsonl").write_bytes(before)
+    fake_run(tmp_path)
+    assert table(tmp_path) == straight
+
+
+def test_full_disk_in_the_middle_of_a_run(tmp_path, straight, monkeypatch):
+    import errno
+
+    real, calls = os.write, []
+
+    def full(fd, data):
+        calls.append(fd)
+        if len(calls) > 30:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(RunError, match=r"No space left on device.*same command again"):
+        fake_run(tmp_path)
+    monkeypatch.undo()
+    fake_run(tmp_path)
+    assert table(tmp_path) == straight
+
+
 def test_stored_prompts_can_be_rebuilt(tmp_path):
     from noisyjax.bench import load_bench
     from noisyjax.evaluate.prompts import read_messages

@@ -98,6 +98,42 @@ def test_stale_lock_is_taken_over_aloud(url):
         RunWriter.open(url, manifest(), "")
 
 
+def test_lock_that_was_lost_stops_the_writer(url, monkeypatch):
+    from noisyjax.store import lock
+
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.0)
+    run = RunWriter.open(url, manifest(), "")
+    fill(run, range(70))
+    folder = open_folder(url)
+    folder.write("lock.json", json.dumps({"host": "elsewhere", "pid": 7, "born": "1"}).encode())
+    with pytest.raises(RunError, match="belongs to process 7 on elsewhere"):
+        fill(run, range(70, 140))
+    run.close(flush=False)
+    assert folder.read("lock.json") is not None  # the other's lock is left alone
+
+
+def test_many_at_once_leave_one_writer(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "from noisyjax.store import Manifest, RunWriter\n"
+        "from noisyjax.errors import RunError\n"
+        "m = Manifest(config={}, config_hash='h', model={}, tasks={})\n"
+        "sys.stdin.readline()\n"
+        "try:\n    run = RunWriter.open(sys.argv[1], m, '')\n    print('won', flush=True)\n    sys.stdin.readline()\n"
+        "    run.close()\nexcept RunError:\n    print('lost', flush=True)\n"
+    )
+    repo = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, "-c", code, str(tmp_path / "run"), repo]
+    children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in children:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.stdout.readline().strip() for process in children]
+    for process in children:
+        process.communicate("end\n")
+    assert sorted(said) == ["lost", "lost", "lost", "won"]
+
+
 def test_same_pid_again_is_another_process(url):
     RunWriter.open(url, manifest(), "").close()
     import socket
