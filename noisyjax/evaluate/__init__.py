@@ -1,25 +1,31 @@
-"""Runs benchmarks on models: one cell is a model, a dataset and a setting. Resumable."""
+"""Runs benchmarks on models: one cell is a model, a dataset and a setting. Resumable.
 
-from noisyjax.evaluate.engines import OpenEngine, open_engine
-from noisyjax.evaluate.interrupts import Stopped
-from noisyjax.evaluate.rescore import rescore
-from noisyjax.evaluate.results import CellInfo, RunResults, Sample, load_results
-from noisyjax.evaluate.run import Outcome, evaluate
-from noisyjax.evaluate.schema import EvalConfig, JudgeStage, KeepConfig, SamplingConfig
+Names are imported when they are first used: a report on stored runs loads no model code.
+"""
 
-__all__ = [
-    "CellInfo",
-    "EvalConfig",
-    "JudgeStage",
-    "KeepConfig",
-    "OpenEngine",
-    "Outcome",
-    "RunResults",
-    "Sample",
-    "SamplingConfig",
-    "Stopped",
-    "evaluate",
-    "load_results",
-    "open_engine",
-    "rescore",
-]
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "CellInfo": "results",
+    "EvalConfig": "schema",
+    "JudgeStage": "schema",
+    "KeepConfig": "schema",
+    "OpenEngine": "engines",
+    "Outcome": "run",
+    "RunResults": "results",
+    "Sample": "results",
+    "SamplingConfig": "schema",
+    "Stopped": "interrupts",
+    "evaluate": "run",
+    "load_results": "results",
+    "open_engine": "engines",
+    "rescore": "rescoring",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from noisyjax.evaluate.engines import OpenEngine, open_engine
 from noisyjax.evaluate.interrupts import Interrupts
-from noisyjax.evaluate.rescore import Stored
+from noisyjax.evaluate.rescoring import Stored
 from noisyjax.evaluate.schema import JudgeStage
 from noisyjax.evaluate.score import JUDGE, NO_VERDICT, TaskScorer, judged
 from noisyjax.judge import JudgeConfig, OutcomeItem, VerdictCache, judge_id, judge_outcomes

@@ -14,7 +14,7 @@ from noisyjax.evaluate.interrupts import Interrupts, Stopped
 from noisyjax.evaluate.judging import judge_run
 from noisyjax.evaluate.progress import RunProgress
 from noisyjax.evaluate.prompts import question_record, store_prompt
-from noisyjax.evaluate.rescore import score_missing
+from noisyjax.evaluate.rescoring import score_missing
 from noisyjax.evaluate.schema import EvalConfig, KeepConfig
 from noisyjax.evaluate.score import Presented, Reading, TaskScorer
 from noisyjax.records import Completion, Finish, NoisyPrompt, Request

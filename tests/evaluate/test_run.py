@@ -14,7 +14,7 @@ from evaluate_fakes import FakeEngine, fake_config, fake_run
 
 from noisyjax.errors import RunError, UsageError
 from noisyjax.evaluate import Stopped, load_results, rescore
-from noisyjax.evaluate.rescore import Stored
+from noisyjax.evaluate.rescoring import Stored
 from noisyjax.records import Finish
 from noisyjax.scoring import summarise
 from noisyjax.store import RunReader, decode_completion, open_folder

@@ -4,6 +4,8 @@ import itertools
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,8 @@ from noisyjax.report import print_report, to_html, to_json, to_markdown, write_h
 from noisyjax.report.data import block_seeds, compare, read_runs
 from noisyjax.report.words import bounds, change, percent, states
 from noisyjax.scoring import Interval
+
+REPO = Path(__file__).resolve().parents[2]
 
 
 class Scripted(FakeEngine):
@@ -193,3 +197,9 @@ def test_the_same_page_twice(runs, tmp_path):
     first, second = (write_html([runs["plain"]], tmp_path / f"{i}.html").read_bytes() for i in (1, 2))
     assert first == second
     assert Path(tmp_path / "1.html").stat().st_size < 5_000_000
+
+
+def test_reading_a_run_loads_no_model_code():
+    code = "import sys, noisyjax.report; print(sorted({'jax', 'torch', 'transformers', 'openai'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO)
+    assert done.stdout.strip() == "[]"
