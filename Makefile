@@ -3,7 +3,7 @@
 
 PY := .venv/bin/python
 UV := .venv/bin/uv
-EXTRAS := dev,gguf,hub
+EXTRAS := dev,gguf,hub,serve
 
 .PHONY: quickstart test test-fast lint bench docs clean
 

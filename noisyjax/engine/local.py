@@ -311,10 +311,7 @@ class _Schedule:
         self.held[which] = group
         self.device.load_prefix(group.prefix, which)
         self.stats.prefilled_tokens += group.length
-        size = self.device.shape.prefix
-        self.view.prefix_label_s[which * size : which * size + group.length] = _labels(group.requests[0])[
-            : group.length
-        ]
+        self.view.prefix_label_xs[which, : group.length] = _labels(group.requests[0])[: group.length]
         return which
 
     # -- decoding ------------------------------------------------------------------------------------------------
