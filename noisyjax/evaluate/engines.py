@@ -45,8 +45,10 @@ def open_engine(
         count = None if count_with is None else ChatTokenizer.load(count_with, require_template=False).count_tokens
         return OpenEngine(RemoteEngine(config), {"endpoint_model": config.model}, count=count)
     identity = model_identity(config.model)
+    from noisyjax.engine.device import keep_programs
     from noisyjax.engine.local import LocalEngine
 
+    keep_programs()
     engine = LocalEngine(config)
     tokenizer = engine.tokenizer
     return OpenEngine(
