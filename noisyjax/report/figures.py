@@ -34,6 +34,8 @@ def drop_figure(report: RunReport) -> str:
     width = 0.8 / len(settings)
     for i, setting in enumerate(settings):
         at = [j for j, d in enumerate(datasets) if (d, setting) in known]
+        if not at:
+            continue
         changes = [known[datasets[j], setting] for j in at]
         points = [c.point or 0.0 for c in changes]
         spans = [
@@ -41,7 +43,7 @@ def drop_figure(report: RunReport) -> str:
             [(c.high if c.high is not None else p) - p for p, c in zip(points, changes, strict=True)],
         ]
         x = [j + (i - (len(settings) - 1) / 2) * width for j in at]
-        axes.bar(x, points, width * 0.92, color=COLOURS[i % len(COLOURS)], label=setting)
+        axes.bar(x, points, width * 0.92, color=_colour(report, setting), label=setting)
         axes.errorbar(x, points, [[max(0.0, v) for v in s] for s in spans], fmt="none", ecolor=INK, lw=0.8, capsize=2)
     axes.set_xticks(range(len(datasets)), [report.short(d) for d in datasets])
     axes.axhline(0, color=INK, lw=0.8)
@@ -57,9 +59,9 @@ def length_figure(report: RunReport) -> str:
     if not lines:
         return ""
     figure, axes = _figure(4.8, 3.2)
-    for i, (setting, bins) in enumerate(lines.items()):
+    for setting, bins in lines.items():
         x = [(b.low + b.high) / 2 for b in bins]
-        axes.plot(x, [100 * b.accuracy for b in bins], "o-", color=COLOURS[i % len(COLOURS)], label=setting, ms=4)
+        axes.plot(x, [100 * b.accuracy for b in bins], "o-", color=_colour(report, setting), label=setting, ms=4)
     axes.set_ylim(-3, 103)
     axes.set_xlabel("tokens of the completion (fifths of the samples)")
     axes.set_ylabel("accuracy, %")
@@ -87,6 +89,11 @@ def states_figure(report: RunReport) -> str:
     if any(left):
         _legend(figure)
     return _svg(figure, f"states-{report.label}", "Share of samples that are cut, without answer, unscored or missing")
+
+
+def _colour(report: RunReport, setting: str) -> str:
+    """The same in every figure of a run."""
+    return COLOURS[report.settings.index(setting) % len(COLOURS)]
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:

@@ -78,7 +78,7 @@ def _run(report: RunReport) -> dict[str, Any]:
         "baseline": report.summary.baseline,
         "settings": report.settings,
         "rows": list(text.table_rows(report)),
-        "notes": report.notes,
+        "notes": words.notes(report),
         "figures": [{"svg": svg, "caption": caption} for svg, caption in drawn if svg],
         "tables": [_table(extra) for extra in text.detail_tables(report)],
         "failures": [_shown(report, failure) for failure in failures(report)],

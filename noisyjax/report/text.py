@@ -20,7 +20,7 @@ def print_report(urls: Sequence[str], *, markdown: bool = False, draws: int = 20
     console = Console(width=width)
     for report in reports:
         console.print(_table(report, console.width))
-        for line in (_facts_line(report), *report.notes):
+        for line in (_facts_line(report), *words.notes(report)):
             console.print(Text(line, style="dim"))
         console.print()
     for title, head, rows in _extra_tables(reports, draws):
@@ -45,17 +45,14 @@ def table_rows(report: RunReport) -> Iterator[list[list[str]]]:
     base = report.summary.baseline
     for name in [*report.results.datasets, *report.results.absent]:
         short = report.short(name) if name in report.results.datasets else name
-        row = [[short, report.results.absent.get(name, "")]]
-        for setting in report.settings:
-            cell = report.cells.get((name, setting))
-            reason = "" if name in report.results.absent else report.absent_cells.get((name, setting), "")
-            row.append([words.ABSENT, reason] if cell is None else words.cell_lines(cell, setting == base))
-        yield [list(filter(None, lines)) for lines in row]
+        cells = [report.cells.get((name, setting)) for setting in report.settings]
+        pairs = zip(cells, report.settings, strict=True)
+        yield [[short], *([words.ABSENT] if c is None else words.cell_lines(c, s == base) for c, s in pairs)]
     for kind, title in (("harmonic", "Harmonic mean"), ("arithmetic", "Arithmetic mean")):
         results = [report.summary.settings.get(setting) for setting in report.settings]
         pairs = zip(results, report.settings, strict=True)
         yield [
-            [title, words.over_which(report)],
+            [title],
             *([words.ABSENT] if r is None else words.overall_lines(r, kind, s == base) for r, s in pairs),
         ]
 
@@ -72,7 +69,7 @@ def to_markdown(reports: Sequence[RunReport], draws: int = 2000) -> str:
     out = []
     for report in reports:
         out += [f"### {_safe(report.label)}", "", *_markdown(["", *report.settings], _joined(report)), ""]
-        out += [f"- {_safe(line)}" for line in (_facts_line(report), *report.notes)] + [""]
+        out += [f"- {_safe(line)}" for line in (_facts_line(report), *words.notes(report))] + [""]
     for title, head, rows in _extra_tables(reports, draws):
         out += [f"### {_safe(title)}", "", *_markdown(head, rows), ""]
     return "\n".join(out).rstrip()

@@ -87,6 +87,22 @@ def over_which(report: RunReport) -> str:
     return f"{said}. Δ is over what both settings have"
 
 
+def notes(report: RunReport) -> list[str]:
+    """What stands below the table: what the means are made of, what is absent and why, what else one must know."""
+    return [f"Harmonic and arithmetic mean {over_which(report)}", *_absent(report), *report.notes]
+
+
+def _absent(report: RunReport) -> list[str]:
+    """One line per reason: `absent: HN of SealQA, AIME25: no hard negatives ...`."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for (dataset, setting), reason in report.absent_cells.items():
+        whole = dataset in report.results.absent
+        name = dataset if whole else report.short(dataset)
+        names = cells.setdefault(("" if whole else f"{setting} of ", reason), [])
+        names += [] if name in names else [name]
+    return [f"{ABSENT}: {setting}{', '.join(names)}: {reason}" for (setting, reason), names in cells.items()]
+
+
 def facts(report: RunReport) -> list[str]:
     """Model, samples, tokens and cost of a run."""
     about = report.results.manifest.about
