@@ -26,11 +26,11 @@ Attend = Callable[[Any, int | None, jax.Array, jax.Array, jax.Array], tuple[jax.
 """attend(per_layer, window, q_btnh, k_btkh, v_btkh) -> (out_btnh, anything to collect per layer)."""
 
 
-Weight = Callable[[str], jax.Array | None]
-"""A layer's parameter by its name inside the layer, None where the family has none."""
+Weight = Callable[[str], Any]
+"""A layer's parameter by its name inside the layer; None where the family has none."""
 
 
-def _param(x: jax.Array | None) -> nnx.Param | None:
+def _param(x: jax.Array | None) -> Any:
     return None if x is None else nnx.Param(x)
 
 
@@ -46,7 +46,7 @@ class RMSNorm(nnx.Module):
         return self.scale[...] * y.astype(x.dtype)
 
 
-def _norm(cfg: ModelConfig, scale: jax.Array | None) -> RMSNorm | None:
+def _norm(cfg: ModelConfig, scale: jax.Array | None) -> Any:
     return None if scale is None else RMSNorm(scale, cfg.norm_eps)
 
 
@@ -59,6 +59,13 @@ def project(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> jax.Ar
     y = jax.lax.dot_general(x, w.reshape(-1, w.shape[-1]), (((x.ndim - 1,), (1,)), ((), ())))
     y = y.reshape(*x.shape[:-1], *w.shape[:-1])
     return y if bias is None else y + bias
+
+
+def _project_each(x: jax.Array, weights: nnx.List, biases: nnx.List) -> list[jax.Array]:
+    """`project` with every weight; `biases` is empty or has one for each."""
+    if not len(biases):
+        return [project(x, w[...]) for w in weights]
+    return [project(x, w[...], b[...]) for w, b in zip(weights, biases, strict=True)]
 
 
 class Attention(nnx.Module):
@@ -81,8 +88,7 @@ class Attention(nnx.Module):
 
     def qkv(self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """q_btnh and k_btkh rotated, v_btkh."""
-        bias = [b[...] for b in self.bias_in] or [None] * len(self.w_in)
-        made = [project(x_btd, w[...], b) for w, b in zip(self.w_in, bias, strict=True)]
+        made = _project_each(x_btd, self.w_in, self.bias_in)
         if len(made) == 1:
             n, k = self.heads
             made = jnp.split(made[0], [n, n + k], axis=2)
@@ -110,8 +116,7 @@ class MLP(nnx.Module):
         self.down_df, self.down_bias_d = _param(weight("down_df")), _param(weight("down_bias_d"))
 
     def __call__(self, x_btd: jax.Array) -> jax.Array:
-        bias = [b[...] for b in self.bias_in] or [None] * len(self.w_in)
-        made = [project(x_btd, w[...], b) for w, b in zip(self.w_in, bias, strict=True)]
+        made = _project_each(x_btd, self.w_in, self.bias_in)
         gate_btf, up_btf = jnp.split(made[0], 2, axis=-1) if len(made) == 1 else made
         down = self.down_bias_d
         return project(jax.nn.silu(gate_btf) * up_btf, self.down_df[...], None if down is None else down[...])

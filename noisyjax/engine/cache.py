@@ -60,9 +60,7 @@ class View(NamedTuple):
 
 def allocate(cfg: ModelConfig, rows: int, length: int, dtype: jnp.dtype, stacked: bool, sharding: Any = None) -> Any:
     """Zeroed store: a list of L KV pairs, or one pair with a leading [L]."""
-    shape = (rows, cfg.n_kv_heads, length, cfg.head_dim)
-    if stacked:
-        shape = (cfg.n_layers, *shape)
+    shape = (*([cfg.n_layers] if stacked else []), rows, cfg.n_kv_heads, length, cfg.head_dim)
     zeros = jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
     return KV(zeros(), zeros()) if stacked else [KV(zeros(), zeros()) for _ in range(cfg.n_layers)]
 
@@ -199,9 +197,7 @@ def copy_row(store: Any, tile: Any, source: jax.Array, target: jax.Array) -> Any
     def copy(old: jax.Array, new: jax.Array) -> jax.Array:
         batch = old.ndim - 4
         row = jax.lax.dynamic_slice_in_dim(new, source, 1, batch)
-        start = [0] * old.ndim
-        start[batch] = target
-        return jax.lax.dynamic_update_slice(old, row[..., : old.shape[-2], :], start)
+        return jax.lax.dynamic_update_slice_in_dim(old, row[..., : old.shape[-2], :], target, batch)
 
     return jax.tree.map(copy, store, tile)
 

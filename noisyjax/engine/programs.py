@@ -111,7 +111,7 @@ def prefill(
     hot = _hot_labels(view) if capture else (None, None)
     fresh_hot = cache.one_hot_labels(label_rt) if capture else None
 
-    def attend(stores: tuple[KV | None, ...], window: int | None, q, k, v):
+    def attend(stores: tuple[Any, ...], window: int | None, q, k, v):
         q_rkmh = attention.split_heads(q, n_kv)
         k_rkth, v_rkth = k.swapaxes(1, 2), v.swapaxes(1, 2)
         acc = attention.start(q_rkmh, N_LABELS if capture else 0)
