@@ -45,16 +45,19 @@ def table_rows(report: RunReport) -> Iterator[list[list[str]]]:
     base = report.summary.baseline
     for name in [*report.results.datasets, *report.results.absent]:
         short = report.short(name) if name in report.results.datasets else name
-        cells = [report.cells.get((name, setting)) for setting in report.settings]
-        pairs = zip(cells, report.settings, strict=True)
-        yield [[short], *([words.ABSENT] if c is None else words.cell_lines(c, s == base) for c, s in pairs)]
+        yield [[short], *(_cell(report, name, setting, base) for setting in report.settings)]
     for kind, title in (("harmonic", "Harmonic mean"), ("arithmetic", "Arithmetic mean")):
-        results = [report.summary.settings.get(setting) for setting in report.settings]
-        pairs = zip(results, report.settings, strict=True)
-        yield [
-            [title],
-            *([words.ABSENT] if r is None else words.overall_lines(r, kind, s == base) for r, s in pairs),
-        ]
+        yield [[title], *(_overall(report, kind, setting, base) for setting in report.settings)]
+
+
+def _cell(report: RunReport, dataset: str, setting: str, base: str) -> list[str]:
+    cell = report.cells.get((dataset, setting))
+    return [words.ABSENT] if cell is None else words.cell_lines(cell, setting == base)
+
+
+def _overall(report: RunReport, kind: str, setting: str, base: str) -> list[str]:
+    result = report.summary.settings.get(setting)
+    return [words.ABSENT] if result is None else words.overall_lines(result, kind, setting == base)
 
 
 def _facts_line(report: RunReport) -> str:

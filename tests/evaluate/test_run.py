@@ -77,6 +77,7 @@ def test_nothing_is_asked_twice(tmp_path, straight):
     assert fake_run(tmp_path).asked == []
 
 
+@pytest.mark.slow
 def test_killed_twice_and_resumed_is_the_same_table(tmp_path, straight):
     command = [sys.executable, str(FAKES), str(tmp_path), "0.1"]
     path = tmp_path / "samples.jsonl"
@@ -96,6 +97,7 @@ def test_killed_twice_and_resumed_is_the_same_table(tmp_path, straight):
     assert table(tmp_path) == straight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_signals_stop_cleanly_and_say_how_to_go_on(tmp_path, number, code):
     path = tmp_path / "samples.jsonl"
