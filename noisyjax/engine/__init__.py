@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
-    "LocalConfig": "noisyjax.engine.local",
+    "LocalConfig": "noisyjax.engine.config",
     "LocalEngine": "noisyjax.engine.local",
     "RemoteConfig": "noisyjax.engine.remote",
     "RemoteEngine": "noisyjax.engine.remote",

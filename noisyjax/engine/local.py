@@ -1,126 +1,28 @@
 """The local engine: a model on this machine's devices, behind `records.Engine`.
 
-The host keeps the slots of a compiled decode loop busy: it prefills what waits (a shared prefix once, the n samples of
-a prompt once, short prompts several at a time), copies it into free slots, runs a chunk of the loop, and hands out what
-has finished. All requests of one call run under one schedule.
+All requests of one call run under one schedule (`schedule.py`) on one set of device arrays (`device.py`).
 """
 
-import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from pydantic import BaseModel, ConfigDict, Field
 
 from noisyjax import models
-from noisyjax.chat.stops import StopFinder
 from noisyjax.chat.tokenizer import ChatTokenizer
-from noisyjax.engine import cache, programs, sample
-from noisyjax.engine.device import PIECE, TILES, Device, Shape, Tile, replay
+from noisyjax.engine import cache, programs
+from noisyjax.engine.config import CaptureConfig, LocalConfig, MeshConfig
+from noisyjax.engine.device import Device, Shape
 from noisyjax.engine.plan import Group, group_by_prefix
+from noisyjax.engine.schedule import Schedule, Stats
 from noisyjax.errors import UsageError
 from noisyjax.models.decoder import Decoder
-from noisyjax.records import LABEL_ID, LABELS, Completion, Finish, Request
+from noisyjax.records import Completion, Finish, Request
 
-
-class CaptureConfig(BaseModel):
-    """What to record beside the tokens.
-
-    top: number of top log-probabilities per token (the paper's entropy uses 10). attention: layers whose attention
-    mass per label is kept, `none`, `all` or a list of indices; heads: averaged, or one by one. prompt: also the mass of
-    every prompt position, by a second pass over the finished sequence.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    logprobs: bool = True
-    entropy: bool = True
-    top: int = Field(default=0, ge=0, le=64)
-    attention: Literal["none", "all"] | tuple[int, ...] = "none"
-    heads: Literal["mean", "all"] = "mean"
-    prompt: bool = False
-
-
-class MeshConfig(BaseModel):
-    """Devices along each mesh axis: `data` cuts the slots, `tensor` heads, feed-forward and vocabulary."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    data: int = Field(default=1, ge=1)
-    tensor: int = Field(default=1, ge=1)
-
-
-class LocalConfig(BaseModel):
-    """A model folder and how to run it.
-
-    model: Hugging Face folder. dtype: `auto` keeps the files' own. slots: rows that decode at a time. context: longest
-    prompt plus completion, in tokens; null takes what the requests of a call need, up to the model's own limit.
-    chunk: decode steps between returns to the host. prefixes: shared prefixes held at a time; min_prefix: shortest that
-    is worth sharing, 0 to switch sharing off. stacked: scan stacked layers (null: yes, except on the CPU, where
-    unstacked ones decode twice as fast). chat_template: a Jinja file instead of the folder's own.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    model: Path
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    slots: int = Field(default=8, ge=1)
-    context: int | None = Field(default=None, ge=2)
-    chunk: int = Field(default=32, ge=1)
-    prefixes: int = Field(default=2, ge=1)
-    min_prefix: int = Field(default=256, ge=0)
-    stacked: bool | None = None
-    mesh: MeshConfig = MeshConfig()
-    chat_template: Path | None = None
-    capture: CaptureConfig = CaptureConfig()
-
-
-@dataclass
-class Stats:
-    """What the engine did, for progress lines, benchmarks and tests. Seconds are wall clock, compilation included."""
-
-    prompt_tokens: int = 0
-    prefilled_tokens: int = 0
-    completion_tokens: int = 0
-    decode_steps: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    compiled: list[tuple[str, float]] = field(default_factory=list)
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Completion tokens per second of decoding."""
-        return self.completion_tokens / self.decode_s if self.decode_s else 0.0
-
-
-@dataclass
-class _Ready:
-    """A prefilled request and the samples of it that have no slot yet."""
-
-    request: Request
-    tile: Tile | None
-    row: int
-    own: np.ndarray
-    prefix: int
-    base: int
-    samples: deque[int]
-
-
-@dataclass
-class _Row:
-    """A slot at work on one sample."""
-
-    ready: _Ready
-    sample: int
-    filled: int
-    token: int
-    label: int
-    made: int
-    budget: int
-    finder: StopFinder
-    pieces: list[dict[str, np.ndarray]] = field(default_factory=list)
+__all__ = ["CaptureConfig", "LocalConfig", "LocalEngine", "MeshConfig", "Stats", "load_model"]
 
 
 class LocalEngine:
@@ -166,7 +68,7 @@ class LocalEngine:
             return
         least = self.config.min_prefix
         groups = group_by_prefix(todo, least) if least else [Group(0, tuple(todo))]
-        yield from _Schedule(self, self._device_for(groups), groups).run()
+        yield from Schedule(self, self._device_for(groups), groups).run()
 
     def _limit(self) -> int:
         return self.window if self.config.context is None else min(self.window, self.config.context)
@@ -193,226 +95,6 @@ class LocalEngine:
             self.stats.compiled = self._device.compiled
         assert self._device is not None
         return self._device
-
-
-class _Schedule:
-    """One call's host loop: slots, waiting requests and prefixes."""
-
-    def __init__(self, engine: LocalEngine, device: Device, groups: Sequence[Group]) -> None:
-        self.engine, self.device, self.stats = engine, device, engine.stats
-        device.owner = self
-        self.waiting = deque((g, deque(g.requests)) for g in groups)
-        self.ready: deque[_Ready] = deque()
-        self.rows: list[_Row | None] = [None] * device.shape.slots
-        self.held: list[Group | None] = [None] * device.shape.prefixes
-        self.view = device.view(device.shape.slots, device.shape.row)
-        self.draw = sample.Draw.idle(device.shape.slots)
-        self.key_b2 = np.zeros((device.shape.slots, 2), np.uint32)
-
-    def run(self) -> Iterator[Completion]:
-        """Fill, decode, hand out, until nothing is left."""
-        while self.waiting or self.ready or any(self.rows):
-            if self.device.owner is not self:
-                raise RuntimeError("another call of generate has taken this engine's slots; finish one before the next")
-            begin = time.perf_counter()
-            self._fill()
-            middle = time.perf_counter()
-            done = self._decode()
-            self.stats.prefill_s += middle - begin
-            self.stats.decode_s += time.perf_counter() - middle
-            yield from done
-
-    # -- filling -------------------------------------------------------------------------------------------------
-
-    def _fill(self) -> None:
-        for slot, row in enumerate(self.rows):
-            if row is None:
-                if not self.ready and not self._prefill_next():
-                    return
-                self._occupy(slot)
-
-    def _occupy(self, slot: int) -> None:
-        ready = self.ready[0]
-        request, number = ready.request, ready.samples.popleft()
-        if ready.tile is not None:
-            self.device.insert(ready.tile, ready.row, slot)
-        prompt = request.prompt
-        finder = StopFinder(
-            self.engine.tokenizer, request.sampling.stop, self.engine.tokenizer.opens_thought(prompt.ids)
-        )
-        self.rows[slot] = _Row(
-            ready=ready,
-            sample=number,
-            filled=len(ready.own),
-            token=int(prompt.ids[-1]),
-            label=int(_labels(request)[-1]),
-            made=0,
-            budget=self.engine.budget(request),
-            finder=finder,
-        )
-        self.draw.set(slot, request.sampling)
-        self.key_b2[slot] = sample.row_key(request.seed, request.step, request.key or request.id, number)
-        labels = _labels(request)[ready.base :]  # the last token's too: the first chunk writes it behind the others
-        self.view.row_label_bs[slot] = LABEL_ID["generated"]
-        self.view.row_label_bs[slot, : len(labels)] = labels
-        if not ready.samples:
-            self.ready.popleft()
-
-    def _prefill_next(self) -> bool:
-        """Prefill the next waiting requests; False when there are none, or when a prefix has to wait for a place."""
-        if not self.waiting:
-            return False
-        group, requests = self.waiting[0]
-        which = self._place(group) if group.length else -1
-        if group.length and which < 0:
-            return False
-        batch = self._take_batch(group, requests)
-        own = [r.prompt.ids[group.length : -1] for r in batch]
-        tile: Tile | None = None
-        if len(own[0]) > TILES[-1][1]:
-            tile = self.device.prefill_long(own[0], self.device.shape.row, which, group.length)
-        elif max(map(len, own)):
-            tile = self.device.prefill_tile(own, which, group.length)
-        for row, (request, ids) in enumerate(zip(batch, own, strict=True)):
-            samples = deque(range(request.first_sample, request.first_sample + request.n))
-            held = tile if len(ids) else None
-            self.ready.append(_Ready(request, held, row, ids, which, group.length, samples))
-            self.stats.prompt_tokens += len(request.prompt.ids)
-            self.stats.prefilled_tokens += len(ids)
-        if not requests:
-            self.waiting.popleft()
-        return True
-
-    @staticmethod
-    def _take_batch(group: Group, requests: deque[Request]) -> list[Request]:
-        """The first waiting request and the next few that fit the same tile."""
-
-        def length(request: Request) -> int:
-            return len(request.prompt.ids) - group.length - 1
-
-        batch = [requests.popleft()]
-        fitting = [(r, t) for r, t in TILES if length(batch[0]) <= t]
-        if fitting:
-            rows, tokens = fitting[0]
-            while requests and len(batch) < rows and length(requests[0]) <= tokens:
-                batch.append(requests.popleft())
-        return batch
-
-    def _place(self, group: Group) -> int:
-        """Where a group's prefix lies, loading it if need be; -1 when every place is still in use."""
-        for which, held in enumerate(self.held):
-            if held is group:
-                return which
-        used = {row.ready.prefix for row in self.rows if row} | {r.prefix for r in self.ready}
-        free = [i for i in range(len(self.held)) if i not in used]
-        if not free:
-            return -1
-        which = next((i for i in free if self.held[i] is None), free[0])
-        self.held[which] = group
-        self.device.load_prefix(group.prefix, which)
-        self.stats.prefilled_tokens += group.length
-        self.view.prefix_label_xs[which, : group.length] = _labels(group.requests[0])[: group.length]
-        return which
-
-    # -- decoding ------------------------------------------------------------------------------------------------
-
-    def _decode(self) -> list[Completion]:
-        active = [(slot, row) for slot, row in enumerate(self.rows) if row is not None]
-        if not active:
-            return []
-        slots, view = self._inputs(active)
-        early = bool(self.waiting or self.ready)
-        chunk = self.device.decode(slots, view, self.engine.valid_v, self.engine.stop_ids, early)
-        self.stats.decode_steps += int(chunk.steps)
-        return [done for slot, row in active if (done := self._advance(slot, row, chunk))]
-
-    def _inputs(self, active: Sequence[tuple[int, _Row]]) -> tuple[programs.Slots, cache.View]:
-        b = len(self.rows)
-        slots = programs.Slots(
-            token_b=np.zeros(b, np.int32),
-            label_b=np.full(b, LABEL_ID["generated"], np.uint8),
-            made_b=np.zeros(b, np.int32),
-            budget_b=np.zeros(b, np.int32),
-            active_b=np.zeros(b, bool),
-            eos_stops_b=np.zeros(b, bool),
-            key_b2=self.key_b2,
-            draw=self.draw,
-        )
-        view = self.view._replace(base_b=np.zeros(b, np.int32), prefix_b=np.full(b, -1, np.int32))
-        view.filled_b[:] = 0
-        for slot, row in active:
-            slots.token_b[slot], slots.label_b[slot], slots.made_b[slot] = row.token, row.label, row.made
-            slots.budget_b[slot] = row.budget - row.made
-            slots.active_b[slot] = True
-            slots.eos_stops_b[slot] = not row.ready.request.sampling.ignore_eos
-            view.filled_b[slot] = row.filled
-            view.base_b[slot], view.prefix_b[slot] = row.ready.base, row.ready.prefix
-        return slots, self._with_lengths(view, {row.ready.prefix for _, row in active} - {-1})
-
-    def _with_lengths(self, view: cache.View, prefixes: set[int]) -> cache.View:
-        lengths = np.zeros_like(view.prefix_length_x)
-        for which in prefixes:
-            group = self.held[which]
-            assert group is not None
-            lengths[which] = group.length
-        return view._replace(prefix_length_x=lengths, row_blocks=np.int32(cache.n_blocks(view.filled_b.max())))
-
-    def _advance(self, slot: int, row: _Row, chunk: programs.Chunk) -> Completion | None:
-        """Take a row's new tokens in; the completion when the row is done."""
-        n = int(chunk.count_b[slot])
-        names = [name for name in chunk._fields[3:] if getattr(chunk, name) is not None]
-        row.pieces.append({name: getattr(chunk, name)[:n, slot] for name in names})
-        tokens = row.pieces[-1]["token_cb"]
-        row.made, row.filled, row.token, row.label = (
-            row.made + n,
-            row.filled + n,
-            int(tokens[-1]),
-            LABEL_ID["generated"],
-        )
-        stopped = not row.ready.request.sampling.ignore_eos and bool(np.isin(tokens[-1], self.engine.stop_ids))
-        keep = row.finder.push(tokens[:-1] if stopped else tokens)
-        self.stats.completion_tokens += n
-        if keep is None and not stopped and row.made < row.budget:
-            return None
-        self.rows[slot] = None
-        self.draw.set(slot, _IDLE)
-        finish = Finish.STOP if stopped or keep is not None else Finish.LENGTH
-        return self._completion(row, row.made if keep is None else keep, finish)
-
-    def _completion(self, row: _Row, keep: int, finish: Finish) -> Completion:
-        request, config = row.ready.request, self.engine.config.capture
-        made: dict[str, np.ndarray] = {
-            name: np.concatenate([piece[name] for piece in row.pieces])[:keep] for name in row.pieces[0]
-        }
-        mass = made.get("mass_cbqaz")
-        prompt_mass = None
-        if config.prompt:
-            ids, capture = request.prompt.ids, self.engine.capture
-            prompt_mass = replay(self.engine.model, ids, _labels(request), capture)[..., : len(LABELS)]
-        return Completion(
-            request_id=request.id,
-            sample=row.sample,
-            text=row.finder.finish(),
-            finish=finish,
-            ids=made["token_cb"],
-            logprobs=made.get("logprob_cb"),
-            entropy=made.get("entropy_cb"),
-            top_ids=made.get("top_id_cbj"),
-            top_logprobs=made.get("top_logprob_cbj"),
-            mass=None if mass is None else mass[..., : len(LABELS)],
-            prompt_mass=prompt_mass,
-            prompt_tokens=len(request.prompt.ids),
-            completion_tokens=keep,
-        )
-
-
-_IDLE = sample.Sampling()
-
-
-def _labels(request: Request) -> np.ndarray:
-    """uint8 [T]; a prompt without labels is all template."""
-    prompt = request.prompt
-    return prompt.labels if len(prompt.labels) else np.full(len(prompt.ids), LABEL_ID["template"], np.uint8)
 
 
 def _refused(request: Request) -> Iterator[Completion]:
@@ -463,6 +145,3 @@ def load_model(config: LocalConfig, mesh: Mesh | None) -> Decoder:
     loaded = models.load(config.model, mesh, rules, None if config.dtype == "auto" else config.dtype)
     stacked = config.stacked if config.stacked is not None else jax.default_backend() != "cpu"
     return Decoder(loaded.cfg, loaded.params, stacked=stacked)
-
-
-__all__ = ["PIECE", "CaptureConfig", "LocalConfig", "LocalEngine", "MeshConfig", "Stats", "load_model"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from noisyjax.chat import ChatTokenizer, build_prompt
 from noisyjax.chat.thoughts import family_of
+from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.remote import RemoteConfig, RemoteEngine
-from noisyjax.evaluate.schema import LocalModel
 from noisyjax.records import Completion, Engine, Label, Message, Part, Request
 from noisyjax.store import model_identity
 
@@ -36,7 +36,7 @@ class OpenEngine:
 
 
 def open_engine(
-    config: LocalModel | RemoteConfig,
+    config: LocalConfig | RemoteConfig,
     template_kwargs: Mapping[str, Any] | None = None,
     count_with: Path | None = None,
 ) -> OpenEngine:

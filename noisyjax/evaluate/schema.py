@@ -8,22 +8,14 @@ from pydantic import Field, field_validator, model_validator
 
 from noisyjax.bench.schema import BenchConfig
 from noisyjax.config import Schema
-from noisyjax.engine.local import LocalConfig
+from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.remote import RemoteConfig
 from noisyjax.judge import JudgeConfig
 
 _FREE: dict[str, Any] = {"affects_results": False}
 
 
-class LocalModel(LocalConfig):
-    """A Hugging Face model folder on this machine's devices."""
-
-    kind: Literal["local"] = "local"
-    model: Path = Field(json_schema_extra=_FREE)
-    """Hugging Face folder. A run remembers what is in it, not where it lies."""
-
-
-EngineConfig = Annotated[LocalModel | RemoteConfig, Field(discriminator="kind")]
+EngineConfig = Annotated[LocalConfig | RemoteConfig, Field(discriminator="kind")]
 
 
 class SamplingConfig(Schema):
@@ -54,7 +46,7 @@ class KeepConfig(Schema):
 class JudgeStage(JudgeConfig):
     """A model that is asked about open answers which the rules call wrong."""
 
-    engine: Literal["same"] | LocalModel | RemoteConfig = "same"
+    engine: Literal["same"] | LocalConfig | RemoteConfig = "same"
     """`same`: the model under test judges itself (not for published numbers). Otherwise an engine of its own."""
 
 

@@ -1,0 +1,62 @@
+"""What a person may say about a local model and how to run it. No jax here: a config is read in a moment."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from noisyjax.config import Schema
+
+_FREE: dict[str, Any] = {"affects_results": False}
+
+
+class CaptureConfig(Schema):
+    """What to record beside the tokens."""
+
+    logprobs: bool = True
+    """Log-probability of every token, at the temperature it was drawn with."""
+    entropy: bool = True
+    """Entropy of every token's distribution, in nats."""
+    top: int = Field(default=0, ge=0, le=64)
+    """Number of top log-probabilities per token; the paper's entropy uses 10."""
+    attention: Literal["none", "all"] | tuple[int, ...] = "none"
+    """Layers whose attention mass per label is kept: none, all, or a list of indices."""
+    heads: Literal["mean", "all"] = "mean"
+    """Averaged over the heads, or one by one."""
+    prompt: bool = False
+    """Also the mass of every prompt position, by a second pass over the prompt."""
+
+
+class MeshConfig(Schema):
+    """Devices along each mesh axis."""
+
+    data: int = Field(default=1, ge=1)
+    """Cuts the slots."""
+    tensor: int = Field(default=1, ge=1)
+    """Cuts heads, feed-forward and vocabulary."""
+
+
+class LocalConfig(Schema):
+    """A Hugging Face model folder on this machine's devices."""
+
+    kind: Literal["local"] = "local"
+    model: Path = Field(json_schema_extra=_FREE)
+    """Hugging Face folder. A run remembers what is in it, not where it lies."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto keeps the files' own."""
+    slots: int = Field(default=8, ge=1, json_schema_extra=_FREE)
+    """Rows that decode at a time."""
+    context: int | None = Field(default=None, ge=2)
+    """Longest prompt and completion together, in tokens; null is the model's own limit."""
+    chunk: int = Field(default=32, ge=1, json_schema_extra=_FREE)
+    """Decode steps between returns to the host."""
+    prefixes: int = Field(default=2, ge=1, json_schema_extra=_FREE)
+    """Shared prefixes held at a time."""
+    min_prefix: int = Field(default=256, ge=0, json_schema_extra=_FREE)
+    """Shortest prefix that is worth sharing, in tokens; 0 switches sharing off."""
+    stacked: bool | None = Field(default=None, json_schema_extra=_FREE)
+    """Scan stacked layers. null: yes, except on the CPU, where unstacked ones decode twice as fast."""
+    mesh: MeshConfig = Field(default=MeshConfig(), json_schema_extra=_FREE)
+    chat_template: Path | None = None
+    """A Jinja file instead of the folder's own template."""
+    capture: CaptureConfig = CaptureConfig()
