@@ -61,8 +61,11 @@ class View(NamedTuple):
 def allocate(cfg: ModelConfig, rows: int, length: int, dtype: jnp.dtype, stacked: bool, sharding: Any = None) -> Any:
     """Zeroed store: a list of L KV pairs, or one pair with a leading [L]."""
     shape = (*([cfg.n_layers] if stacked else []), rows, cfg.n_kv_heads, length, cfg.head_dim)
-    zeros = jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
-    return KV(zeros(), zeros()) if stacked else [KV(zeros(), zeros()) for _ in range(cfg.n_layers)]
+
+    def pair() -> KV:
+        return KV(jnp.zeros(shape, dtype, device=sharding), jnp.zeros(shape, dtype, device=sharding))
+
+    return pair() if stacked else [pair() for _ in range(cfg.n_layers)]
 
 
 def n_blocks(tokens: int) -> int:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from noisyjax.engine import cache, programs
 from noisyjax.engine.cache import BLOCK, View
@@ -75,27 +75,30 @@ class Device:
         self.owner: object = None
         """The schedule whose rows lie in the slots."""
         self._seen: set[tuple] = set()
+        # Outputs are laid out as the stores are made: an array that came in otherwise would be another program.
+        rows, one = self._sharding(shape.slots), self._sharding(1)
         self.rows = self._allocate(shape.slots, shape.row)
         self.prefixes: list[Any] = [
             self._allocate(1, shape.prefix) for _ in range(shape.prefixes if shape.prefix else 0)
         ]
-        self._prefill = jax.jit(functools.partial(programs.prefill, self.graph, None), donate_argnums=(1,))
-        self._decode = jax.jit(
-            functools.partial(programs.decode, self.graph, capture, shape.chunk),
-            donate_argnums=(1,),
-            out_shardings=None if mesh is None else (jax.tree.map(lambda x: x.sharding, self.rows), None),
-        )
-        self._copy_row = jax.jit(cache.copy_row, donate_argnums=(0,))
+        prefill = functools.partial(programs.prefill, self.graph, None)
+        decode = functools.partial(programs.decode, self.graph, capture, shape.chunk)
+        self._prefill = jax.jit(prefill, donate_argnums=(1,), out_shardings=(one, None))
+        self._decode = jax.jit(decode, donate_argnums=(1,), out_shardings=(rows, None))
+        self._copy_row = jax.jit(cache.copy_row, donate_argnums=(0,), out_shardings=rows)
+
+    def _sharding(self, rows: int) -> Sharding:
+        """How a store of so many rows lies on the mesh: rows along `data` and kv heads along `tensor`, if they can."""
+        if self.mesh is None:
+            return jax.tree.leaves(self.state)[0].sharding
+        size = {axis: self.mesh.shape.get(axis, 1) for axis in ("data", "tensor")}
+        data = "data" if size["data"] > 1 and rows % size["data"] == 0 else None
+        heads = "tensor" if size["tensor"] > 1 and self.cfg.n_kv_heads % size["tensor"] == 0 else None
+        spec = (data, heads, None, None)
+        return NamedSharding(self.mesh, PartitionSpec(*((None, *spec) if self.stacked else spec)))
 
     def _allocate(self, rows: int, length: int) -> Any:
-        sharding = None
-        if self.mesh is not None:
-            size = {axis: self.mesh.shape.get(axis, 1) for axis in ("data", "tensor")}
-            data = "data" if size["data"] > 1 and rows % size["data"] == 0 else None
-            heads = "tensor" if size["tensor"] > 1 and self.cfg.n_kv_heads % size["tensor"] == 0 else None
-            spec = (data, heads, None, None)
-            sharding = NamedSharding(self.mesh, PartitionSpec(*((None, *spec) if self.stacked else spec)))
-        return cache.allocate(self.cfg, rows, length, self.dtype, self.stacked, sharding)
+        return cache.allocate(self.cfg, rows, length, self.dtype, self.stacked, self._sharding(rows))
 
     def _run(self, name: str, program: Callable, *args: Any) -> Any:
         """Call a jitted program; the first call of a shape is logged as a compilation."""
@@ -209,10 +212,12 @@ def replay(
     exists. Row t is the query at position t: what produced token t + 1. Agrees with inline capture to 1e-4.
     """
     graph, state = nnx.split(model)
-    capacity = max(1, cache.n_blocks(len(ids))) * BLOCK
+    capacity = BLOCK << (cache.n_blocks(len(ids)) - 1).bit_length()  # doubling: few programs for many lengths
     dtype = dtype or model.embed.w_vd[...].dtype
-    scratch = cache.allocate(model.cfg, 1, capacity, dtype, model.stacked)
-    program = _replay_program(graph, capture)
+    where = jax.tree.leaves(state)[0].sharding
+    where = NamedSharding(where.mesh, PartitionSpec()) if isinstance(where, NamedSharding) else where
+    scratch = cache.allocate(model.cfg, 1, capacity, dtype, model.stacked, where)
+    program = _replay_program(graph, capture, where)
     label_bs = np.zeros((1, capacity), np.uint8)
     label_bs[0, : len(labels)] = labels
     out = []
@@ -229,5 +234,6 @@ def replay(
 
 
 @functools.lru_cache(maxsize=8)
-def _replay_program(graph: nnx.GraphDef, capture: programs.Capture) -> Callable:
-    return jax.jit(functools.partial(programs.prefill, graph, capture), donate_argnums=(1,))
+def _replay_program(graph: nnx.GraphDef, capture: programs.Capture, where: Sharding) -> Callable:
+    program = functools.partial(programs.prefill, graph, capture)
+    return jax.jit(program, donate_argnums=(1,), out_shardings=(where, None))
