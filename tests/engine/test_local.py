@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -94,10 +95,10 @@ def test_top_log_probabilities(make_engine, make_request, answers, oracle):
 def counting(params):
     """Rig the weights so that the model counts: after token t the likeliest is t + 1, by far."""
     rng = np.random.default_rng(0)
-    code = rng.choice([-1.0, 1.0], params["embed.w_vd"].shape).astype(np.float32)
-    ones = {p: np.ones_like(w) for p, w in params.items() if ".scale_" in p}
-    silent = {p: np.zeros_like(params[p]) for p in ("layers.attn.o_dnh", "layers.mlp.down_df")}
-    return {**params, **ones, **silent, "embed.w_vd": code, "head.w_vd": np.roll(code, 1, axis=0)}
+    code = jnp.asarray(rng.choice([-1.0, 1.0], params["embed.w_vd"].shape), jnp.float32)
+    ones = {p: jnp.ones_like(w) for p, w in params.items() if ".scale_" in p}
+    silent = {p: jnp.zeros_like(params[p]) for p in ("layers.attn.o_dnh", "layers.mlp.down_df")}
+    return {**params, **ones, **silent, "embed.w_vd": code, "head.w_vd": jnp.roll(code, 1, axis=0)}
 
 
 @pytest.fixture(scope="module")
