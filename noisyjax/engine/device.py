@@ -78,9 +78,7 @@ class Device:
         # Outputs are laid out as the stores are made: an array that came in otherwise would be another program.
         rows, one = self._sharding(shape.slots), self._sharding(1)
         self.rows = self._allocate(shape.slots, shape.row)
-        self.prefixes: list[Any] = [
-            self._allocate(1, shape.prefix) for _ in range(shape.prefixes if shape.prefix else 0)
-        ]
+        self.prefixes: list[Any] = [self._allocate(1, shape.prefix) for _ in range(shape.prefixes)]
         prefill = functools.partial(programs.prefill, self.graph, None)
         decode = functools.partial(programs.decode, self.graph, capture, shape.chunk)
         self._prefill = jax.jit(prefill, donate_argnums=(1,), out_shardings=(one, None))
@@ -114,9 +112,9 @@ class Device:
         log.info("compiled %s in %.1f s (program %d)", *self.compiled[-1], len(self.compiled))
         return out
 
-    def view(self, rows: int, capacity: int) -> View:
-        """An empty view for a call on `rows` rows."""
-        return cache.idle_view(rows, capacity, self.shape.prefixes, self.shape.prefix)
+    def view(self) -> View:
+        """An empty view of all slots and prefixes."""
+        return cache.idle_view(self.shape.slots, self.shape.row, self.shape.prefixes, self.shape.prefix)
 
     def prefill_tile(self, prompts: list[np.ndarray], which: int, prefix_length: int) -> Tile:
         """Prefill short prompts (at most 256 tokens each, without their shared prefix) in one call.
@@ -128,52 +126,33 @@ class Device:
         ids_rt = np.zeros((r, t), np.int32)
         for row, ids in zip(ids_rt, prompts, strict=False):
             row[: len(ids)] = ids
-        view = self._see_prefix(self.view(r, 1), which, prefix_length)
-        kv, _ = self._run(
-            f"prefill {r}x{t}",
-            self._prefill,
-            self.state,
-            None,
-            tuple(self.prefixes),
-            ids_rt,
-            np.zeros_like(ids_rt, np.uint8),
-            view,
-        )
+        prefixes, view = self._one_prefix(r, 1, which, prefix_length)
+        label_rt = np.zeros_like(ids_rt, np.uint8)
+        kv, _ = self._run(f"prefill {r}x{t}", self._prefill, self.state, None, prefixes, ids_rt, label_rt, view)
         return Tile(kv, r)
 
     def prefill_long(self, ids: np.ndarray, capacity: int, which: int = -1, prefix_length: int = 0) -> Tile:
         """Prefill one prompt of any length up to `capacity`, PIECE tokens at a time; memory is linear in its length."""
         capacity = cache.n_blocks(capacity) * BLOCK
         scratch = self._allocate(1, capacity)
+        prefixes, view = self._one_prefix(1, capacity, which, prefix_length)
+        label_rt, name = np.zeros((1, PIECE), np.uint8), f"prefill piece of {capacity}"
         for begin in range(0, len(ids), PIECE):
             piece = ids[begin : begin + PIECE]
             ids_rt = np.zeros((1, PIECE), np.int32)
             ids_rt[0, : len(piece)] = piece
-            view = self._see_prefix(self.view(1, capacity), which, prefix_length)
             view = view._replace(filled_b=np.full(1, begin, np.int32), row_blocks=np.int32(cache.n_blocks(begin)))
-            label_rt = np.zeros((1, PIECE), np.uint8)
-            scratch, _ = self._run(
-                f"prefill piece of {capacity}",
-                self._prefill,
-                self.state,
-                scratch,
-                tuple(self.prefixes),
-                ids_rt,
-                label_rt,
-                view,
-            )
+            scratch, _ = self._run(name, self._prefill, self.state, scratch, prefixes, ids_rt, label_rt, view)
         return Tile(scratch, 1)
 
-    def _see_prefix(self, view: View, which: int, length: int) -> View:
+    def _one_prefix(self, rows: int, capacity: int, which: int, length: int) -> tuple[tuple[Any, ...], View]:
+        """What a prefill of `rows` rows sees: the prefix `which` alone, or (-1) any, unseen, for the same program."""
+        prefixes = tuple(self.prefixes[max(which, 0) :][:1])
+        view = cache.idle_view(rows, capacity, len(prefixes), self.shape.prefix)
         if which < 0:
-            return view
-        lengths = view.prefix_length_x.copy()
-        lengths[which] = length
-        return view._replace(
-            base_b=np.full_like(view.base_b, length),
-            prefix_b=np.full_like(view.prefix_b, which),
-            prefix_length_x=lengths,
-        )
+            return prefixes, view
+        seen = view._replace(prefix_b=np.zeros(rows, np.int32), base_b=np.full(rows, length, np.int32))
+        return prefixes, seen._replace(prefix_length_x=np.full(1, length, np.int32))
 
     def load_prefix(self, ids: np.ndarray, which: int) -> None:
         """Prefill a shared prefix into place `which`. Rows that still use the place must be gone."""

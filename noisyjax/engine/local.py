@@ -81,20 +81,29 @@ class LocalEngine:
         """The device state for these requests; kept from the last call when it is large enough."""
         chunk = self.config.chunk
         need_row = max(len(r.prompt.ids) - g.length + self.budget(r) for g in groups for r in g.requests) + chunk
+        slots = _even_slots(self.config.slots, self.mesh)
         shape = Shape(
-            slots=_even_slots(self.config.slots, self.mesh),
+            slots=slots,
             row=cache.capacity(need_row),
-            prefixes=self.config.prefixes,
+            prefixes=_places(groups, slots, self.config.prefixes),
             prefix=cache.n_blocks(max(g.length for g in groups)) * cache.BLOCK,
             chunk=chunk,
         )
         held = self._device
-        if held is None or held.shape.row < shape.row or held.shape.prefix < shape.prefix:
+        if held is None or any(getattr(held.shape, x) < getattr(shape, x) for x in ("row", "prefixes", "prefix")):
             self._device = None  # free the old caches before the new ones are made
             self._device = Device(self.model, shape, self.capture, self.mesh)
             self.stats.compiled = self._device.compiled
         assert self._device is not None
         return self._device
+
+
+def _places(groups: Sequence[Group], slots: int, most: int | None) -> int:
+    """Prefixes to hold at a time: enough groups to fill the slots, and two more, or slots would wait for stragglers."""
+    samples = [sum(r.n for r in g.requests) for g in groups if g.length]
+    if not samples:
+        return 0
+    return min(len(samples), most or -(-slots // min(samples)) + 2)
 
 
 def _refused(request: Request) -> Iterator[Completion]:

@@ -78,7 +78,7 @@ class Schedule:
         self.ready: deque[_Ready] = deque()
         self.rows: list[_Row | None] = [None] * device.shape.slots
         self.held: list[Group | None] = [None] * device.shape.prefixes
-        self.view = device.view(device.shape.slots, device.shape.row)
+        self.view = device.view()
         self.draw = sample.Draw.idle(device.shape.slots)
         self.key_b2 = np.zeros((device.shape.slots, 2), np.uint32)
 

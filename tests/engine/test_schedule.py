@@ -9,6 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from noisyjax.engine.local import _places
+from noisyjax.engine.plan import Group
 from noisyjax.records import Finish
 
 SLOTS, CHUNK = 8, 16
@@ -58,6 +60,30 @@ def test_decode_steps_are_those_of_a_first_come_schedule(engine, make_request, a
     assert steps <= 1.10 * ideal
     assert steps >= ideal  # else the count is wrong
     assert lazy > 1.10 * ideal  # the bound means something for these lengths
+
+
+def test_samples_of_many_prompts_keep_the_slots_busy(make_engine, make_request, answers):
+    """Four samples each behind a prefix of their own, ended by stop tokens at very unequal lengths: a prefix is held
+    until its last sample is done, which must not keep the next ones waiting."""
+    engine = make_engine(slots=SLOTS, chunk=CHUNK, min_prefix=64, capture={"entropy": False})
+    how = {"max_tokens": 200, "temperature": 2.5, "ignore_eos": False}
+    requests = [make_request(f"r{i}", 130, seed=i, n=4, **how) for i in range(12)]
+    done = answers(engine, requests)
+    lengths = [done[r.id, i].completion_tokens for r in requests for i in range(4)]
+    assert engine.stats.prefilled_tokens <= 12 * 130  # the samples did share
+    assert max(lengths) > 10 * min(lengths)
+    ratio = engine.stats.decode_steps / first_come(lengths, SLOTS)
+    print(f"samples behind {len(requests)} prefixes: {ratio:.3f} of first come")
+    assert ratio <= 1.10
+
+
+@pytest.mark.parametrize(
+    ("samples", "most", "places"),
+    [([], None, 0), ([32], None, 1), ([4] * 16, None, 4), ([4] * 16, 2, 2), ([1, 30], None, 2), ([100] * 9, None, 3)],
+)
+def test_prefixes_held_at_a_time(make_request, samples, most, places):
+    groups = [Group(64, (make_request(f"r{i}", 70, n=n),)) for i, n in enumerate(samples)]
+    assert _places([*groups, Group(0, (make_request("alone", 3),))], SLOTS, most) == places
 
 
 def test_the_simulation_by_hand():
