@@ -1,14 +1,17 @@
 """The local engine against one full forward pass, and everything that can end a row."""
 
+import dataclasses
 import itertools
+import shutil
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from noisyjax.engine.local import LocalConfig
+from noisyjax import models
+from noisyjax.engine.config import LocalConfig, MeshConfig
+from noisyjax.engine.local import LocalEngine
 from noisyjax.errors import UsageError
-from noisyjax.models.decoder import Decoder
 from noisyjax.records import Finish
 
 BORDERS = (1, 2, 63, 64, 65, 66, 128, 129, 130, 256, 257, 258, 511, 512, 513, 514, 1023, 1024, 1025, 1026)
@@ -205,8 +208,6 @@ def test_the_window_ends_a_completion(make_engine, make_model, make_request, ans
 
 
 def test_a_prompt_flagged_over_length_is_refused(counter, make_request, answers):
-    import dataclasses
-
     request = make_request("a", 5, n=2, first_sample=3)
     request = dataclasses.replace(request, prompt=dataclasses.replace(request.prompt, over_length=True))
     done = answers(counter, [request, make_request("b", 5)])
@@ -292,10 +293,34 @@ def test_impossible_configs(make_engine, fields, words):
         make_engine(**fields)
 
 
-def test_from_a_folder(folder, tokenizer, make_model, make_request, answers, oracle):
-    """`LocalEngine(config)` alone: the weights as a file, read back."""
-    from noisyjax import models
-    from noisyjax.engine.local import LocalEngine
-    from noisyjax.models.families import config_to_hf
+@pytest.fixture(scope="module")
+def model_folder(folder, cfg, make_model, tmp_path_factory):
+    """The tiny model as a Hugging Face folder, tokenizer and generation config beside the weights."""
+    params = {}
+    make_model(change=lambda p: params.update(p) or p)
+    out = models.save(params, cfg, tmp_path_factory.mktemp("saved") / "model")
+    shutil.copytree(folder, out, dirs_exist_ok=True)
+    return out
 
-    assert Decoder and models and config_to_hf and LocalConfig and LocalEngine
+
+def test_from_a_folder_onto_a_mesh(model_folder, tokenizer, make_request, answers, oracle):
+    engine = LocalEngine(LocalConfig(model=model_folder, slots=4, chunk=4, mesh=MeshConfig(data=2, tensor=2)))
+    assert engine.name == "model"
+    assert set(engine.stop_ids.tolist()) == {-1, *tokenizer.stop_ids}
+    request = make_request("a", 20, max_tokens=10, **SAMPLED)
+    oracle(engine).check(request, answers(engine, [request])["a", 0])
+    assert engine.model.head.w_vd[...].sharding.shard_shape((288, 32)) == (144, 32)
+
+
+def test_bfloat16_is_near(model_folder, make_request, answers, oracle):
+    """Tokens may differ from float32; their probabilities are close, and attention still sums to one."""
+    fields = {"model": model_folder, "slots": 4, "chunk": 4, "min_prefix": 64, "capture": {"attention": "all"}}
+    half, full = (LocalEngine(LocalConfig(dtype=dtype, **fields)) for dtype in ("bfloat16", "float32"))
+    requests = [make_request(f"r{t}", t, n=2, max_tokens=12) for t in (20, 140)]
+    for (name, _), done in answers(half, requests).items():
+        request = next(r for r in requests if r.id == name)
+        exact = oracle(full).logp(request, done.ids)[np.arange(12), done.ids]
+        difference = np.abs(done.logprobs - exact)
+        assert 1e-5 < difference.max() < 0.5
+        assert difference.mean() < 0.1
+        np.testing.assert_allclose(done.mass.sum(-1), 1.0, atol=2e-3)
