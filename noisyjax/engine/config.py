@@ -51,7 +51,7 @@ class LocalConfig(Schema):
     chunk: int = Field(default=32, ge=1, json_schema_extra=_FREE)
     """Decode steps between returns to the host."""
     prefixes: int | None = Field(default=None, ge=1, json_schema_extra=_FREE)
-    """Most shared prefixes held at a time. null: as many as it takes to keep the slots busy."""
+    """Most shared prefixes held at a time. null: as many as it takes to keep the slots busy, four at most."""
     min_prefix: int = Field(default=256, ge=0, json_schema_extra=_FREE)
     """Shortest prefix that is worth sharing, in tokens; 0 switches sharing off."""
     stacked: bool | None = Field(default=None, json_schema_extra=_FREE)

@@ -99,11 +99,14 @@ class LocalEngine:
 
 
 def _places(groups: Sequence[Group], slots: int, most: int | None) -> int:
-    """Prefixes to hold at a time: enough groups to fill the slots, and two more, or slots would wait for stragglers."""
+    """Prefixes to hold at a time: enough groups to fill the slots, and two more, or slots would wait for stragglers.
+
+    Four at most unless the config says more: each is visited by code of its own in every layer of the decode program.
+    """
     samples = [sum(r.n for r in g.requests) for g in groups if g.length]
     if not samples:
         return 0
-    return min(len(samples), most or -(-slots // min(samples)) + 2)
+    return min(len(samples), most or min(4, -(-slots // min(samples)) + 2))
 
 
 def _refused(request: Request) -> Iterator[Completion]:
