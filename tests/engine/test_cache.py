@@ -138,13 +138,14 @@ def uniform(params):
     return {**params, "layers.attn.q_nhd": jnp.zeros_like(params["layers.attn.q_nhd"])}
 
 
-def test_a_window_of_four_sees_four(make_engine, make_model, make_request, answers):
+@pytest.mark.parametrize("chunk", [3, 8])
+def test_a_window_of_four_sees_four(make_engine, make_model, make_request, answers, chunk):
     """Itself and the three before, wherever they lie: a chunk, a row's cache, a shared prefix, a piece of a prompt.
 
     Seven labels take turns, so that four neighbours always differ: each has a quarter of the mass.
     """
     model = make_model(change=uniform, windows=(4, 4))
-    engine = make_engine(model, chunk=3, min_prefix=64, capture={"attention": "all"})
+    engine = make_engine(model, chunk=chunk, min_prefix=64, capture={"attention": "all"})
     lengths = (
         1,
         2,
