@@ -51,6 +51,8 @@ class _Ready:
     prefix: int
     base: int
     samples: deque[int]
+    prompt_mass: np.ndarray | None = None
+    """Made with the first sample that is done, for all of them."""
 
 
 @dataclass
@@ -258,10 +260,9 @@ class Schedule:
             name: np.concatenate([piece[name] for piece in row.pieces])[:keep] for name in row.pieces[0]
         }
         mass = made.get("mass_cbqaz")
-        prompt_mass = None
-        if config.prompt:
+        if config.prompt and row.ready.prompt_mass is None:
             ids, capture = request.prompt.ids, self.engine.capture
-            prompt_mass = replay(self.engine.model, ids, _labels(request), capture)[..., : len(LABELS)]
+            row.ready.prompt_mass = replay(self.engine.model, ids, _labels(request), capture)[..., : len(LABELS)]
         return Completion(
             request_id=request.id,
             sample=row.sample,
@@ -273,7 +274,7 @@ class Schedule:
             top_ids=made.get("top_id_cbj"),
             top_logprobs=made.get("top_logprob_cbj"),
             mass=None if mass is None else mass[..., : len(LABELS)],
-            prompt_mass=prompt_mass,
+            prompt_mass=row.ready.prompt_mass,
             prompt_tokens=len(request.prompt.ids),
             completion_tokens=keep,
         )

@@ -4,6 +4,8 @@ Row i of `Completion.mass` belongs to the query that made generated token i, at 
 Legend: T prompt tokens, R response tokens, Q captured layers, A heads (1 when averaged), Z labels.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -75,10 +77,12 @@ def test_chosen_layers(make_engine, requests, done, engine, answers):
     np.testing.assert_allclose(second.mass, done["short", 0].mass[:, 1:], atol=1e-5)
 
 
-def test_capture_of_the_prompt(make_engine, make_request, requests, answers):
+@pytest.mark.parametrize("mesh", [{}, pytest.param({"data": 2, "tensor": 2}, marks=pytest.mark.slow)])
+def test_capture_of_the_prompt(make_engine, requests, answers, mesh):
     """`prompt=True` gives every position; its last row is the query that made the first token."""
-    engine = make_engine(min_prefix=64, capture={"attention": (0,), "prompt": True})
-    for (name, _), got in answers(engine, requests[1:5]).items():
+    engine = make_engine(min_prefix=64, capture={"attention": (0,), "prompt": True}, mesh=mesh)
+    few = [requests[1], dataclasses.replace(requests[2], n=3), requests[3]]
+    for (name, _), got in answers(engine, few).items():
         request = next(r for r in requests if r.id == name)
         assert got.prompt_mass.shape == (len(request.prompt.ids), 1, 1, len(LABELS))
         np.testing.assert_allclose(got.prompt_mass[-1], got.mass[0], atol=1e-4)
