@@ -29,6 +29,7 @@ EXTRAS := dev,gguf,hub,serve
 
 quickstart: .venv/.core
 	.venv/bin/noisyjax quickstart
+	@echo "noisyjax is in .venv/bin; '. .venv/bin/activate' puts it on the PATH"
 
 test: .venv/.parity
 	$(PY) -m pytest
