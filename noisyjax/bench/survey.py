@@ -40,6 +40,8 @@ def _task_row(task: Task, folder: Path | None, data: str | None) -> TaskRow:
         hub = f"hub {task.hub.dataset}" if task.hub else "not on the hub"
         return TaskRow(task, note=hub if data == "hub" else "")
     found = find_files(task, folder)
+    if found is None and find_files(task, QUICKSTART):
+        return TaskRow(task, note="comes with the package: bench.data=quickstart")
     if found is None:
         return TaskRow(task, note=missing_message(task, folder))
     return TaskRow(task, found.layout.name, tuple(str(path) for path in found.files))

@@ -1,5 +1,6 @@
 """The command line: one module per verb, no logic. Rooms are imported when their verb runs, so that help is instant."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -48,6 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     Failures that a person can cause or meet are one readable message on stderr; `--debug` adds the traceback.
     """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is absent is no news here
     words = list(sys.argv[1:] if words is None else words)
     end = words.index("--") if "--" in words else len(words)
     debug = "--debug" in words[:end]

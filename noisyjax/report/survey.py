@@ -1,7 +1,7 @@
 """What `noisyjax bench` prints: tasks, one prompt, the state of the data."""
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from noisyjax.bench.survey import DatasetReport, Shown, TaskRow, Validation
@@ -18,11 +18,12 @@ STYLES: dict[Label, str] = {
 
 def print_tasks(rows: list[TaskRow]) -> None:
     """One line per dataset, and below the table what is missing."""
-    table = Table("dataset", "version", "metric", "n", "k", "hard negatives", "licence", "files", box=None)
+    whole = [Column(name, no_wrap=True) for name in ("dataset", "ver", "metric", "n", "k")]  # names to be typed
+    table = Table(*whole, "hard negatives", Column("licence", overflow="fold"), "files", box=None)
     for row in rows:
         task = row.task
         metric = task.score.metric if task.score else "–"
-        negatives = {"builtin": "built in", "jsonl": "from a file"}[task.hard_negatives]
+        negatives = {"builtin": "built in", "jsonl": "file"}[task.hard_negatives]
         files = row.layout or ("absent" if task.status == "absent" else "")
         figures = (str(task.version), metric, str(task.n), str(task.k), negatives, task.licence, files)
         table.add_row(task.name, *map(Text, figures))
@@ -30,7 +31,8 @@ def print_tasks(rows: list[TaskRow]) -> None:
     console.print(table)
     for row in rows:
         if row.note:
-            console.print(f"{row.task.name}: {row.note}", markup=False, highlight=False)
+            note = row.note.removeprefix(f"{row.task.name}: ")
+            console.print(f"{row.task.name}: {note}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_prompt(shown: Shown) -> None:

@@ -83,7 +83,9 @@ def over_which(report: RunReport) -> str:
         groups.setdefault(names, []).append(setting)
     if len(groups) == 1:
         return f"over {', '.join(next(iter(groups)))}"
-    said = "; ".join(f"{', '.join(settings)}: over {', '.join(names)}" for names, settings in groups.items())
+    said = "; ".join(
+        f"{', '.join(settings)}: over {', '.join(names) or 'nothing'}" for names, settings in groups.items()
+    )
     return f"{said}. Δ is over what both settings have"
 
 

@@ -245,12 +245,15 @@ def test_show_finds_a_question_and_says_why_one_is_gone(data, tokenizer):
         show(bench, "tau_retail", "ND")
 
 
-def test_ls_tells_what_lies_in_a_folder(data):
+def test_ls_tells_what_lies_in_a_folder(data, tmp_path):
     lines = {row.task.name: row for row in list_tasks(str(data))}
     assert lines["self_awareness"].layout == "human"
     assert len(lines["self_awareness"].files) == 2
     assert lines["tau_retail"].note.startswith("absent")
-    assert "no data" in lines["quickstart_facts"].note
+    (tmp_path / "empty").mkdir()
+    bare = {row.task.name: row for row in list_tasks(str(tmp_path / "empty"))}
+    assert "no data" in bare["musique"].note
+    assert "bench.data=quickstart" in lines["quickstart_facts"].note
     assert {row.task.name for row in list_tasks()} == set(lines)
     assert all(row.note for row in list_tasks("hub"))
 

@@ -28,3 +28,11 @@ def test_settings_that_lack_a_dataset(tmp_path):
     facts = report.cells["quickstart_facts", "HN"].result
     assert overall.arithmetic.point == facts.mean.point
     assert overall.arithmetic_change == facts.change
+
+
+def test_settings_that_have_nothing_yet():
+    from types import SimpleNamespace as Some
+
+    settings = {"ND": Some(datasets={"bbq": 0}), "RD": Some(datasets={})}
+    report = Some(summary=Some(settings=settings), results=Some(datasets=["bbq"]), short=str.upper)
+    assert over_which(report) == "ND: over BBQ; RD: over nothing. Δ is over what both settings have"
