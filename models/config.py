@@ -64,7 +64,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "max_positions")
-        problems = [f"{name} is {getattr(self, name)}, not positive" for name in sizes if getattr(self, name) < 1]
+        found = {name: getattr(self, name) for name in sizes}
+        problems = [f"{name} is {n!r}, no whole number" for name, n in found.items() if not isinstance(n, int)]
+        if problems:
+            raise UnsupportedConfig(f"this {self.family} config cannot be right: " + "; ".join(problems))
+        problems = [f"{name} is {n}, not positive" for name, n in found.items() if n < 1]
         if not problems and self.n_heads % self.n_kv_heads:
             problems.append(f"{self.n_heads} heads cannot share {self.n_kv_heads} key-value heads evenly")
         if self.head_dim % 2:

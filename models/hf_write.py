@@ -97,8 +97,11 @@ def atomic_folder(out: str | Path) -> Iterator[Path]:
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"{out} exists and is not an empty folder: name a new one, nothing is overwritten")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
+    except OSError as error:
+        raise ModelError(f"{out} cannot be made: {error.strerror or error}; name another folder") from error
     try:
         yield partial
         umask = os.umask(0)

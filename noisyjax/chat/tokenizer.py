@@ -25,6 +25,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from noisyjax.chat import thoughts
 from noisyjax.errors import UsageError
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MARK = "\U0010fffdrun\U0010fffc"
 TEMPLATE_DATE = date(2024, 7, 26)
 """What templates that print today's date are given: the date on which Llama's own templates fall back."""
@@ -164,7 +165,9 @@ class ChatTokenizer:
         if _MARK in text:
             raise UsageError("a text holds the private mark of the tokenizer wrapper; remove U+10FFFD from it")
         lead = "" if first else _MARK
-        encoding = self._plain.encode(lead + text + follow, add_special_tokens=False)
+        # JSON data can hold lone surrogates, which no tokenizer takes; one character each, so that offsets stay.
+        plain = _SURROGATE.sub("\ufffd", lead + text + follow)
+        encoding = self._plain.encode(plain, add_special_tokens=False)
         ids = np.asarray(encoding.ids, np.int32)
         spans = np.asarray(encoding.offsets, np.int32).reshape(-1, 2) - len(lead)
         keep = (spans[:, 0] >= 0) & (spans[:, 0] < len(text))  # neither the mark nor what follows

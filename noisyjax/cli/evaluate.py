@@ -19,7 +19,7 @@ def evaluate(
     from noisyjax import evaluate as room
     from noisyjax.config import load
 
-    done = load(room.EvalConfig, config, overrides)
+    done = load(room.EvalConfig, config, overrides or ())
     room.evaluate(done)
     if table:
         from noisyjax.report import print_report

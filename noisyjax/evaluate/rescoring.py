@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from noisyjax.bench import get_task
+from noisyjax.errors import RunError
 from noisyjax.evaluate.prompts import read_question
 from noisyjax.evaluate.score import NO_VERDICT, Presented, Reading, TaskScorer, judged, presented_of, stored_verdict
 from noisyjax.judge import VerdictCache
@@ -21,8 +22,15 @@ class Stored:
         self._presented = {r["id"]: (r["dataset"], presented_of(r)) for r in run.records("prompts")}
 
     def question_of(self, record: Mapping[str, Any]) -> tuple[Question, Presented]:
-        dataset, presented = self._presented[record["prompt"]]
-        return self.questions[f"{dataset}/{record['question']}"], presented
+        """RunError when a log was lost that the sample refers to."""
+        try:
+            dataset, presented = self._presented[record["prompt"]]
+            return self.questions[f"{dataset}/{record['question']}"], presented
+        except KeyError as error:
+            raise RunError(
+                f"{self.run.folder.url}: a sample refers to {error}, which the logs 'prompts' and 'questions' lack: "
+                "restore those files, or run the evaluation again in a new folder"
+            ) from error
 
     def samples(self) -> Iterator[tuple[Key, Question, Presented, Completion]]:
         """One per key, in stored order, without arrays."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from noisyjax.errors import RunError
 from noisyjax.evaluate.prompts import read_messages
 from noisyjax.evaluate.results import RunResults, Sample
 from noisyjax.records import LABELS, Completion
@@ -79,6 +80,11 @@ def _prompts(results: RunResults, wanted: set[str]) -> tuple[dict[str, dict[str,
     prompts = {r["id"]: r for reader in results.readers for r in reader.records("prompts") if r["id"] in wanted}
     needed = {part[3] for r in prompts.values() for _, parts in r["messages"] for part in parts if len(part) > 3}
     texts = {r["id"]: r["text"] for reader in results.readers for r in reader.records("texts") if r["id"] in needed}
+    if lost := needed - texts.keys():
+        raise RunError(
+            f"{results.readers[0].folder.url}: the log 'texts' lacks {len(lost)} of the texts that prompts are made of "
+            f"({min(lost)}, …): restore the file; the table alone needs no --html"
+        )
     return prompts, texts
 
 

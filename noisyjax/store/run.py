@@ -32,6 +32,15 @@ _log = logging.getLogger(__name__)
 LOGS = ("questions", "texts", "prompts", "samples", "verdicts", "scores")
 """In the order in which they are flushed: what a record refers to is durable before the record."""
 
+_NEEDED = {
+    "questions": {"id"},
+    "texts": {"id"},
+    "prompts": {"id"},
+    "samples": {"cell", "question", "sample", "finish"},
+    "scores": {"cell", "question", "sample"},
+}
+"""Keys without which a record cannot be placed."""
+
 
 class Key(NamedTuple):
     """What a sample is of. `cell` is the cell's hashed id."""
@@ -53,13 +62,13 @@ class RunReader:
         self.logs: dict[str, Log] = {name: folder.log(name) for name in LOGS}
 
     def records(self, log: str) -> Iterator[dict[str, Any]]:
-        """Every record of a log in stored order; a line that is no JSON is a RunError with file and line."""
+        """Every record of a log in stored order; a line that is no such record is a RunError with its place."""
         for number, line in enumerate(self.logs[log].lines(), start=1):
             try:
                 record = json.loads(line)
             except ValueError:
                 record = None
-            if not isinstance(record, dict):
+            if not isinstance(record, dict) or not _NEEDED.get(log, set()) <= record.keys():
                 raise RunError(f"{self.folder.url}: line {number} of the log '{log}' is broken; remove it to go on")
             yield record
 

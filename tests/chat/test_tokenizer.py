@@ -23,6 +23,12 @@ def test_plain_text_keeps_the_models_own_tokenisation(tokenizer: ChatTokenizer):
         assert tokenizer.encode_plain(text).dtype == np.int32
 
 
+def test_lone_surrogates_are_replaced_and_offsets_stay(tokenizer: ChatTokenizer):
+    run, same = (tokenizer.encode_run(f"a {odd} b{odd}", first=False) for odd in ("\ud800", "\ufffd"))
+    for ours, wanted in zip(run, same, strict=True):
+        np.testing.assert_array_equal(ours, wanted)
+
+
 def test_quoted_control_tokens_become_ordinary_tokens(tokenizer: ChatTokenizer):
     unknown = tokenizer.hf.unk_token_id  # what has no token at all is unknown, which controls nothing
     control_ids = {c.id for c in tokenizer.controls.values()} - {unknown}

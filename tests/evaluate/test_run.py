@@ -233,6 +233,14 @@ def test_rescore_changes_scores_and_nothing_else(tmp_path, straight):
     assert {name: (tmp_path / name).read_bytes() for name in names} == before
 
 
+@pytest.mark.parametrize("name", ["prompts", "questions"])
+def test_rescoring_without_a_log_that_samples_refer_to_names_it(tmp_path, name):
+    fake_run(tmp_path)
+    (tmp_path / f"{name}.jsonl").unlink()
+    with pytest.raises(RunError, match=f"'{name}'"):
+        rescore(str(tmp_path))
+
+
 def test_lost_scores_are_made_again(tmp_path, straight):
     fake_run(tmp_path)
     (tmp_path / "scores.jsonl").unlink()

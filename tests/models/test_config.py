@@ -182,7 +182,9 @@ def test_the_name_table_goes_both_ways(family):
 
 
 @pytest.mark.parametrize(
-    "change", [{"n_heads": 0}, {"head_dim": 7}, {"windows": (4,)}, {"dtype": "int4"}], ids=lambda c: next(iter(c))
+    "change",
+    [{"n_heads": 0}, {"d_model": "64"}, {"d_ff": 1.5}, {"head_dim": 7}, {"windows": (4,)}, {"dtype": "int4"}],
+    ids=lambda c: next(iter(c)),
 )
 def test_numbers_that_contradict_each_other_are_refused(change):
     with pytest.raises(UnsupportedConfig):

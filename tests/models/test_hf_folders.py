@@ -61,6 +61,13 @@ def test_a_round_trip_keeps_every_byte(tiny, random_params, tmp_path, family, ti
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
 
 
+def test_a_folder_that_cannot_be_made_is_one_message(tiny, random_params, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    cfg = tiny("llama")
+    with pytest.raises(ModelError, match="cannot be made"):
+        save(random_params(cfg), cfg, tmp_path / "file" / "model")
+
+
 def test_biases_of_every_kind_survive(tiny, random_params, tmp_path):
     cfg = tiny("llama", qkv_bias=True, o_bias=True, mlp_bias=True)
     params = random_params(cfg)

@@ -11,6 +11,7 @@ import pytest
 from evaluate_fakes import FakeEngine, fake_run
 
 from noisyjax.bench.quickstart import FOLDER
+from noisyjax.errors import RunError
 from noisyjax.report import to_html, to_markdown
 from noisyjax.report.data import read_runs
 from noisyjax.report.gallery import LONGEST, failures
@@ -44,6 +45,13 @@ def hostile_data(folder: Path) -> Path:
         lines = [json.dumps(poison(json.loads(line))) for line in path.read_text().splitlines()]
         path.write_text("\n".join(lines) + "\n")
     return folder
+
+
+def test_a_lost_log_of_texts_is_named(tmp_path):
+    fake_run(tmp_path)
+    (tmp_path / "texts.jsonl").unlink()
+    with pytest.raises(RunError, match="the log 'texts' lacks"):
+        failures(read_runs([tmp_path], draws=100)[0])
 
 
 class Collector(HTMLParser):

@@ -157,12 +157,13 @@ def test_half_written_last_line_is_redone(tmp_path, cut):
     assert path.read_bytes() == whole
 
 
-def test_broken_line_in_the_middle_is_named(tmp_path):
+@pytest.mark.parametrize("line", [b"{garbage", b"\xff\x00", b"[]", b'{"cell": "c"}'])
+def test_broken_line_in_the_middle_is_named(tmp_path, line):
     with RunWriter.open(tmp_path, manifest(), "") as run:
         fill(run, range(3))
     path = tmp_path / "samples.jsonl"
     lines = path.read_bytes().split(b"\n")
-    lines[1] = b"{garbage"
+    lines[1] = line
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(RunError, match="line 2 of the log 'samples'"):
         list(RunReader(open_folder(tmp_path)).records("samples"))
