@@ -15,6 +15,10 @@ jax.config.update("jax_threefry_partitionable", True)
 
 REPO = Path(__file__).resolve().parent.parent
 
+# Many tests build the same tiny programs: each is compiled once per checkout, not once per test.
+jax.config.update("jax_compilation_cache_dir", str(REPO / ".pytest_cache" / "programs"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
