@@ -3,14 +3,30 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
 from noisyjax.cli import bench, convert, evaluate, quickstart, report
 from noisyjax.errors import NoisyjaxError
 
+
+class _Ended(Exception):
+    """Carries a KeyboardInterrupt past typer, which makes a bare exit code of it and loses what it says."""
+
+
+class _Verbs(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _Ended from error
+
+
 app = typer.Typer(
+    cls=_Verbs,
     name="noisyjax",
     help="How well does a reasoning model hold up in a noisy context? Measure it, train against it and explain it.",
     no_args_is_help=True,
@@ -69,8 +85,9 @@ def guarded(action: Callable[[], object], debug: bool) -> int:
         return _fail(error.format_message(), error.exit_code, debug)
     except Abort:
         return _fail("aborted", 1, debug)
-    except KeyboardInterrupt as error:
-        return _fail(str(error) or "interrupted", getattr(error, "exit_code", 130), debug)
+    except (_Ended, KeyboardInterrupt) as error:
+        said = error.__cause__ if isinstance(error, _Ended) else error
+        return _fail(str(said) or "interrupted", getattr(said, "exit_code", 130), debug)
     except BrokenPipeError:  # `noisyjax report RUN | head`
         sys.stderr.close()
         return 1

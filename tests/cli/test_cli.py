@@ -1,6 +1,7 @@
 """The command line as a person meets it: help at once, one readable line for each mistake, the right exit code."""
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -129,6 +130,27 @@ def test_bugs_keep_their_traceback(monkeypatch):
     monkeypatch.setattr(report, "print_report", broken)
     with pytest.raises(ZeroDivisionError):
         main(["report", "x"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_go_on(number, code, monkeypatch, say):
+    from noisyjax import evaluate as room
+
+    def stopped(_):
+        raise room.Stopped(number, "stopped; the same command goes on")
+
+    monkeypatch.setattr(room, "evaluate", stopped)
+    assert say("eval", "quickstart") == (code, "", "noisyjax: stopped; the same command goes on\n")
+
+
+def test_an_interrupt_without_words(monkeypatch, say):
+    from noisyjax import report
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "print_report", stopped)
+    assert say("report", "x") == (130, "", "noisyjax: interrupted\n")
 
 
 def test_endpoint_that_refuses_is_a_run_failure(tmp_path, say):
