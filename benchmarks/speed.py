@@ -30,7 +30,7 @@ def decode() -> Iterator[Line]:
 
         for dtype in DTYPES:
             subject.generate(dtype, prompts, 2)  # warm up
-        mine, f32, bf16 = alternate([ours, lambda: theirs("float32"), lambda: theirs("bfloat16")])
+        mine, f32, bf16 = alternate([ours, lambda: theirs("float32"), lambda: theirs("bfloat16")], rounds=2)
         yield Line(
             f"decode, batch {batch}",
             "decode tokens/s over transformers",

@@ -108,5 +108,6 @@ def _fail(message: str, code: int, debug: bool) -> int:
         import traceback
 
         traceback.print_exc()
-    print(f"noisyjax: {message}", file=sys.stderr)
+    if message:  # a bare `noisyjax` has said all in its help
+        print(f"noisyjax: {message}", file=sys.stderr)
     return code
