@@ -7,7 +7,7 @@ Legend: R response tokens, T whole sequence, V vocabulary.
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +50,6 @@ def save_tokenizer(folder: Path) -> Path:
     eos = [tokenizer.token_to_id("<|return|>"), PLAIN_STOP]
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     return folder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Engines of equal shapes have equal programs: XLA compiles each once per test session."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(scope="session")
