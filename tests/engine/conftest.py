@@ -6,8 +6,9 @@ Legend: R response tokens, T whole sequence, V vocabulary.
 
 import dataclasses
 import functools
+import gc
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ def save_tokenizer(folder: Path) -> Path:
     eos = [tokenizer.token_to_id("<|return|>"), PLAIN_STOP]
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_of_one_module() -> Iterator[None]:
+    """Every engine has programs of its own; a module's are dropped with it, or they would add up to gigabytes."""
+    yield
+    gc.collect()
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,12 @@ SAMPLED = {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.01}
 
 
 @pytest.fixture(scope="module")
-def engine(make_engine):
-    return make_engine(min_prefix=64, prefixes=2)
+def engine(make_engine, make_request, answers):
+    """Used once with as much as any test here needs, so that its caches grow (and programs compile) once."""
+    engine = make_engine(min_prefix=64, prefixes=2)
+    pairs = [make_request(f"{seed}{i}", 330, seed=seed, max_tokens=1) for seed in (1, 2) for i in range(2)]
+    answers(engine, [make_request("long", 1100, max_tokens=1), *pairs])
+    return engine
 
 
 # -- against the full forward pass ----------------------------------------------------------------------------------
