@@ -23,6 +23,7 @@ ALL = {
     "refill": schedule.refill,
     "programs": schedule.programs,
     "capture": schedule.capture,
+    "layout": schedule.layout,
     "memory": memory.long_prompt,
 }
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks import subject
-from benchmarks.line import Line, alternate, seconds
+from benchmarks.line import Line, alternate
 from noisyjax.engine.local import LocalConfig, LocalEngine
 from noisyjax.models import ModelConfig, RopeConfig, init_params
 from noisyjax.models.decoder import Decoder
+from noisyjax.records import Request
 
 
 def tiny(**options) -> LocalEngine:
@@ -58,6 +59,13 @@ def programs() -> Iterator[Line]:
     yield Line("500 prompts of random lengths", "compiled programs", len(names), most=12, detail={"programs": names})
 
 
+def decode_seconds(engine: LocalEngine, requests: list[Request]) -> float:
+    """Seconds of decoding that the requests take, prefill left out."""
+    before = engine.stats.decode_s
+    subject.run(engine, requests)
+    return engine.stats.decode_s - before
+
+
 def capture() -> Iterator[Line]:
     """Inline attention mass of every layer, batch 8 behind 512-token prompts, 64 new tokens."""
     prompts = [subject.tokens(512, i) for i in range(8)]
@@ -65,14 +73,22 @@ def capture() -> Iterator[Line]:
     plain = subject.engine(slots=8, min_prefix=0)
     full = subject.engine(slots=8, min_prefix=0, capture={"logprobs": False, "entropy": False, "attention": "all"})
 
-    def decode_seconds(engine: LocalEngine) -> float:
-        before = engine.stats.decode_s
-        seconds(lambda: subject.run(engine, requests))
-        return engine.stats.decode_s - before
-
     for engine in (plain, full):
         subject.run(engine, requests)
-    off, on = alternate([lambda: decode_seconds(plain), lambda: decode_seconds(full)], rounds=5)
+    off, on = alternate([lambda: decode_seconds(plain, requests), lambda: decode_seconds(full, requests)], rounds=5)
     yield Line(
         "capture on all layers", "decode time over none", on / off, most=1.30, detail={"with s": on, "without s": off}
     )
+
+
+def layout() -> Iterator[Line]:
+    """Stacked layers against unstacked ones, batch 8 behind 512-token prompts, 64 new tokens."""
+    requests = [subject.request(str(i), subject.tokens(512, i), 64) for i in range(8)]
+    engines = [subject.engine(slots=8, min_prefix=0, stacked=stacked) for stacked in (True, False)]
+    for engine in engines:
+        subject.run(engine, requests)
+    stacked, unstacked = alternate([lambda e=e: decode_seconds(e, requests) for e in engines])
+    yield Line(
+        "stacked layers on the CPU", "decode time over unstacked", stacked / unstacked, least=1.0,
+        detail={"stacked s": stacked, "unstacked s": unstacked},
+    )  # fmt: skip

@@ -86,7 +86,7 @@ def join_heads(out_bkrh: jax.Array, t: int) -> jax.Array:
     return out_bkrh.reshape(b, k, r // t, t, h).transpose(0, 3, 1, 2, 4).reshape(b, t, k * (r // t), h)
 
 
-def causal(q_pos_bt: jax.Array, k_pos_bs: jax.Array, groups: int, window: int | None = None) -> jax.Array:
+def causal(q_pos_bt: jax.Array, k_pos_bs: jax.Array, groups: int, window: int | jax.Array | None = None) -> jax.Array:
     """bool [B, 1, G*T, S]: key position <= query position, and inside the sliding window (self included) if any.
 
     window 4, query at position 5 sees 2, 3, 4, 5:  5 - 4 < k <= 5.
@@ -104,7 +104,7 @@ def self_attention(
     v_btkh: jax.Array,
     pos_bt: jax.Array,
     segment_bt: jax.Array,
-    window: int | None = None,
+    window: int | jax.Array | None = None,
     block: int = 1024,
 ) -> jax.Array:
     """Causal attention of a sequence to itself, [B, T, N, H]; memory O(block x block), differentiable.

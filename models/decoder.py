@@ -20,9 +20,11 @@ from flax import nnx
 
 from . import attention, rope
 from .config import ModelConfig
-from .params import param_specs
 
-Attend = Callable[[Any, int | None, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
+EVERYTHING = 2**30
+"""A window that no context fills."""
+
+Attend = Callable[[Any, int | jax.Array | None, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 """attend(per_layer, window, q_btnh, k_btkh, v_btkh) -> (out_btnh, anything to collect per layer)."""
 
 
@@ -131,7 +133,7 @@ class Layer(nnx.Module):
         self.mlp = MLP(lambda name: weight(f"mlp.{name}"), joined)
 
     def __call__(
-        self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend, per_layer: Any, window: int | None
+        self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend, per_layer: Any, window: Any
     ) -> tuple[jax.Array, Any]:
         o_btnh, collected = attend(per_layer, window, *self.attn.qkv(self.attn_norm(x_btd), cos, sin))
         x_btd = x_btd + self.attn.out(o_btnh)
@@ -192,15 +194,16 @@ class Decoder(nnx.Module):
     def _scan(
         self, x: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend, per_layer: Any, windows: tuple
     ) -> tuple[jax.Array, Any]:
-        if len(set(windows)) > 1:
-            raise NotImplementedError("layers with different windows cannot share one scan; load with stacked=False")
         graph, state = nnx.split(self.layers)
+        alike = len(set(windows)) == 1
+        # Layers of one scan share their code: where windows differ they are numbers, and no window is a very wide one.
+        window_l = None if alike else jnp.asarray([EVERYTHING if w is None else w for w in windows], jnp.int32)
 
         def body(x: jax.Array, xs: tuple) -> tuple[jax.Array, Any]:
             layer = nnx.merge(graph, xs[0])
-            return layer(x, cos, sin, attend, xs[1], windows[0])
+            return layer(x, cos, sin, attend, xs[1], windows[0] if alike else xs[2])
 
-        return jax.lax.scan(body, x, (state, per_layer))
+        return jax.lax.scan(body, x, (state, per_layer, window_l))
 
     def logits(self, x_btd: jax.Array) -> jax.Array:
         """float32 [..., V]."""
@@ -248,8 +251,3 @@ def token_logprobs(
         return picked - jax.nn.logsumexp(logits, -1)
 
     return jax.lax.map(piece, (x, nxt)).swapaxes(0, 1).reshape(b, -1)[:, :t]
-
-
-def abstract_params(cfg: ModelConfig, dtype: jnp.dtype | None = None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of every parameter, for ahead-of-time compilation and memory estimates."""
-    return {p: jax.ShapeDtypeStruct(s.shape, dtype or jnp.dtype(cfg.dtype)) for p, s in param_specs(cfg).items()}

@@ -6,7 +6,7 @@ Legend for array fields: T prompt tokens, R response tokens, L captured layers, 
 Every record is immutable; a room that needs another value makes another record (`dataclasses.replace`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -280,7 +280,3 @@ class Verdict:
     judge: str
     raw: str = ""
     reason: str = ""
-
-
-Progress = Callable[[str, int, int, Mapping[str, float]], None]
-"""Called as progress(what, done, total, figures); total is 0 when unknown."""

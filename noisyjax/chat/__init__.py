@@ -1,6 +1,6 @@
 """Chat templates to token ids with labelled spans, thought splitting, token budgets, and the CiC prompt."""
 
-from noisyjax.chat.budget import Fit, MixtureFit, fit, fit_mixture
+from noisyjax.chat.budget import Fit, fit
 from noisyjax.chat.prompt import build_prompt, estimate_tokens
 from noisyjax.chat.render import Rendered, RenderStats, render
 from noisyjax.chat.thoughts import Thoughts, ThoughtState, ThoughtTags, split
@@ -9,7 +9,6 @@ from noisyjax.chat.tokenizer import ChatTokenizer
 __all__ = [
     "ChatTokenizer",
     "Fit",
-    "MixtureFit",
     "RenderStats",
     "Rendered",
     "ThoughtState",
@@ -18,7 +17,6 @@ __all__ = [
     "build_prompt",
     "estimate_tokens",
     "fit",
-    "fit_mixture",
     "render",
     "split",
 ]

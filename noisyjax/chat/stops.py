@@ -72,8 +72,3 @@ class StopFinder:
                 self.text, self._length = self.text[:at], len(self._ids)
                 return
             self._searched = at + 1
-
-
-def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """The text before the first of the stop strings; all of it when there is none."""
-    return text[: min([at for s in stop if s and (at := text.find(s)) >= 0], default=len(text))]

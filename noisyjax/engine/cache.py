@@ -103,7 +103,7 @@ def attend_stored(
     q_pos_bt: jax.Array,
     stored: Stored,
     view: View,
-    window: int | None,
+    window: int | jax.Array | None,
     whole: bool = False,
 ) -> attention.Accumulator:
     """Visit the shared prefixes and then the rows' own caches.

@@ -52,7 +52,6 @@ class Shape:
     prefixes: int
     prefix: int
     chunk: int
-    max_stops: int = 16
 
 
 @dataclass

@@ -7,6 +7,7 @@ Legend: B slots, R tile rows, T tile length, C chunk length, D model, K kv heads
         A captured attention heads (1 when averaged), Q captured layers, Z labels, J top-k log-probabilities.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -73,16 +74,19 @@ def _per_layer(model: Decoder, *stores: Any) -> Any:
     return list(zip(*(store or [None] * model.cfg.n_layers for store in stores), strict=True))
 
 
+def _unzip(model: Decoder, collected: Any) -> tuple[Any, Any]:
+    """(keys and values, masses) that `run_layers` collected as pairs, in the model's own layout of layers."""
+    return collected if model.stacked else ([c[0] for c in collected], [c[1] for c in collected])
+
+
 def _hot_labels(view: View) -> tuple[jax.Array, jax.Array]:
     """One-hot labels of the stored keys, rows [B, S, Z] and prefixes [X, P, Z]."""
     return cache.one_hot_labels(view.row_label_bs), cache.one_hot_labels(view.prefix_label_xs)
 
 
-def _mass_of_layers(collected: Any, capture: Capture, groups: int, t: int) -> jax.Array:
+def _mass_of_layers(masses: Any, capture: Capture, t: int) -> jax.Array:
     """Per-layer mass [B, K, R, Z] -> [B, T, Q, A, Z] for the captured layers, averaged over heads if asked."""
-    stacked = not isinstance(collected, list)
-    picked = [collected[i] for i in capture.layers]
-    assert stacked or all(p is not None for p in picked)
+    picked = [masses[i] for i in capture.layers]
     mass = jnp.stack([attention.join_heads(m, t) for m in picked], axis=2)  # [B, T, Q, N, Z]
     return mass if capture.per_head else mass.mean(3, keepdims=True)
 
@@ -111,7 +115,7 @@ def prefill(
     hot = _hot_labels(view) if capture else (None, None)
     fresh_hot = cache.one_hot_labels(label_rt) if capture else None
 
-    def attend(stores: tuple[Any, ...], window: int | None, q, k, v):
+    def attend(stores: tuple[Any, ...], window: int | jax.Array | None, q, k, v):
         q_rkmh = attention.split_heads(q, n_kv)
         k_rkth, v_rkth = k.swapaxes(1, 2), v.swapaxes(1, 2)
         acc = attention.start(q_rkmh, N_LABELS if capture else 0)
@@ -122,8 +126,8 @@ def prefill(
 
     stores = _per_layer(model, scratch, *prefixes)
     _, collected = model.run_layers(model.embed_tokens(ids_rt), pos_rt, attend, stores)
-    fresh, masses = collected if model.stacked else ([c[0] for c in collected], [c[1] for c in collected])
-    mass = _mass_of_layers(masses, capture, groups, t) if capture else None
+    fresh, masses = _unzip(model, collected)
+    mass = _mass_of_layers(masses, capture, t) if capture else None
     return (fresh if scratch is None else cache.write(scratch, fresh, view.filled_b)), mass
 
 
@@ -146,54 +150,15 @@ def decode(
     any row is done. stop_ids int32 [n], padded with -1.
     """
     model: Decoder = nnx.merge(graph, state)
-    cfg, b = model.cfg, slots.token_b.shape[0]
-    groups, wants_mass = cfg.n_heads // cfg.n_kv_heads, bool(capture.layers)
-    dtype = jax.tree.leaves(rows)[0].dtype
-    hot = _hot_labels(view) if wants_mass else (None, None)
-    fresh_label_bc = jnp.full((b, length), LABEL_ID["generated"], jnp.uint8).at[:, 0].set(slots.label_b)
-    fresh_hot = cache.one_hot_labels(fresh_label_bc) if wants_mass else None
-
-    def step(i: jax.Array, token_b: jax.Array, fresh: Any) -> tuple[jax.Array, Any, Any]:
-        pos_b1 = (view.base_b + view.filled_b + i)[:, None]
-        index_s = jnp.arange(length)
-
-        def attend(stores: tuple[KV, ...], window: int | None, q, k, v):
-            new, mine, shared = stores[0], stores[1], stores[2:]
-            q_bkgh = attention.split_heads(q, cfg.n_kv_heads)
-            new = KV(
-                *(
-                    jax.lax.dynamic_update_slice_in_dim(old, x.swapaxes(1, 2), i, 2)
-                    for old, x in zip(new, (k, v), strict=True)
-                )
-            )
-            see = (index_s <= i) if window is None else (index_s <= i) & (index_s > i - window)
-            acc = attention.start(q_bkgh, N_LABELS if wants_mass else 0)
-            acc = attention.visit(acc, q_bkgh, *new, see, fresh_hot)
-            stored = cache.Stored(mine, shared, *hot)
-            acc = cache.attend_stored(acc, q_bkgh, pos_b1, stored, view, window, whole=True)
-            out, mass = attention.finish(acc, q.dtype)
-            return attention.join_heads(out, 1), (new, mass)
-
-        stores = _per_layer(model, fresh, rows, *prefixes)
-        x_b1d, collected = model.run_layers(model.embed_tokens(token_b[:, None]), pos_b1, attend, stores)
-        new, masses = collected if model.stacked else ([c[0] for c in collected], [c[1] for c in collected])
-        mass = _mass_of_layers(masses, capture, groups, 1)[:, 0] if wants_mass else None
-        return model.logits(x_b1d[:, 0]), new, mass
+    b, idle_b = slots.token_b.shape[0], ~slots.active_b
+    feed = _feeder(model, capture, length, rows, prefixes, slots, view)
 
     def body(carry: tuple) -> tuple:
         i, token_b, done_b, count_b, fresh, out = carry
-        logits_bv, fresh, mass = step(i, token_b, fresh)
+        logits_bv, fresh, mass_bqaz = feed(i, token_b, fresh)
         logp_bv = sample.distribution(logits_bv, valid_v, slots.draw.temperature)
         token_b = sample.choose(logp_bv, slots.draw, slots.key_b2, slots.made_b + i)
-        made = {"token_cb": token_b}
-        if capture.logprobs:
-            made["logprob_cb"] = jnp.take_along_axis(logp_bv, token_b[:, None], 1)[:, 0]
-        if capture.entropy:
-            made["entropy_cb"] = sample.entropy(logp_bv)
-        if capture.top:
-            made["top_logprob_cbj"], made["top_id_cbj"] = jax.lax.top_k(logp_bv, capture.top)
-        if wants_mass:
-            made["mass_cbqaz"] = mass
+        made = _recorded(capture, token_b, logp_bv, mass_bqaz)
         out = {name: jax.lax.dynamic_update_index_in_dim(out[name], made[name], i, 0) for name in out}
         count_b = jnp.where(done_b, count_b, i + 1)
         stopped_b = jnp.any(token_b[:, None] == stop_ids[None], 1) & slots.eos_stops_b
@@ -205,17 +170,61 @@ def decode(
         finished = jnp.any(done_b & slots.active_b)
         return (i < length) & jnp.any(~done_b) & ~(return_early & finished)
 
-    fresh = jax.tree.map(
-        lambda x: jnp.zeros((*x.shape[:-2], length, x.shape[-1]), dtype),
-        rows,
-        is_leaf=lambda x: isinstance(x, jax.Array),
-    )
-    out = _empty_outputs(capture, length, b, cfg.n_heads)
-    idle_b = ~slots.active_b
+    fresh = jax.tree.map(lambda x: jnp.zeros((*x.shape[:-2], length, x.shape[-1]), x.dtype), rows)
+    out = _empty_outputs(capture, length, b, model.cfg.n_heads)
     start = (jnp.int32(0), slots.token_b, idle_b, jnp.zeros(b, jnp.int32), fresh, out)
     steps, _, done_b, count_b, fresh, out = jax.lax.while_loop(going, body, start)
     rows = cache.write(rows, fresh, jnp.where(idle_b, 0, view.filled_b))
     return rows, Chunk(steps, count_b, done_b & slots.active_b, **out)
+
+
+def _feeder(
+    model: Decoder, capture: Capture, length: int, rows: Any, prefixes: tuple[Any, ...], slots: Slots, view: View
+) -> Callable:
+    """feed(i, token_b, fresh) -> (logits_bv, fresh with the token's keys at index i, mass_bqaz or None)."""
+    n_kv, wants_mass = model.cfg.n_kv_heads, bool(capture.layers)
+    hot = _hot_labels(view) if wants_mass else (None, None)
+    shape = (slots.token_b.shape[0], length)
+    fresh_label_bc = jnp.full(shape, LABEL_ID["generated"], jnp.uint8).at[:, 0].set(slots.label_b)
+    fresh_hot = cache.one_hot_labels(fresh_label_bc) if wants_mass else None
+    index_c = jnp.arange(length)
+
+    def feed(i: jax.Array, token_b: jax.Array, fresh: Any) -> tuple[jax.Array, Any, jax.Array | None]:
+        pos_b1 = (view.base_b + view.filled_b + i)[:, None]
+
+        def attend(stores: tuple[KV, ...], window: int | jax.Array | None, q, k, v):
+            old, stored = stores[0], cache.Stored(stores[1], stores[2:], *hot)
+            pairs = zip(old, (k, v), strict=True)
+            new = KV(*(jax.lax.dynamic_update_slice_in_dim(x, y.swapaxes(1, 2), i, 2) for x, y in pairs))
+            q_bkgh = attention.split_heads(q, n_kv)
+            visible_c = (index_c <= i) if window is None else (index_c <= i) & (index_c > i - window)
+            acc = attention.start(q_bkgh, N_LABELS if wants_mass else 0)
+            acc = attention.visit(acc, q_bkgh, *new, visible_c, fresh_hot)
+            acc = cache.attend_stored(acc, q_bkgh, pos_b1, stored, view, window, whole=True)
+            out, mass = attention.finish(acc, q.dtype)
+            return attention.join_heads(out, 1), (new, mass)
+
+        stores = _per_layer(model, fresh, rows, *prefixes)
+        x_b1d, collected = model.run_layers(model.embed_tokens(token_b[:, None]), pos_b1, attend, stores)
+        new, masses = _unzip(model, collected)
+        mass = _mass_of_layers(masses, capture, 1)[:, 0] if wants_mass else None
+        return model.logits(x_b1d[:, 0]), new, mass
+
+    return feed
+
+
+def _recorded(
+    capture: Capture, token_b: jax.Array, logp_bv: jax.Array, mass_bqaz: jax.Array | None
+) -> dict[str, jax.Array | None]:
+    """One step's outputs under the names of `Chunk`'s fields."""
+    made: dict[str, jax.Array | None] = {"token_cb": token_b, "mass_cbqaz": mass_bqaz}
+    if capture.logprobs:
+        made["logprob_cb"] = jnp.take_along_axis(logp_bv, token_b[:, None], 1)[:, 0]
+    if capture.entropy:
+        made["entropy_cb"] = sample.entropy(logp_bv)
+    if capture.top:
+        made["top_logprob_cbj"], made["top_id_cbj"] = jax.lax.top_k(logp_bv, capture.top)
+    return made
 
 
 def _empty_outputs(capture: Capture, length: int, b: int, n_heads: int) -> dict[str, jax.Array]:

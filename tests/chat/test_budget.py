@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noisyjax.chat.budget import fit, fit_mixture, shares
+from noisyjax.chat.budget import fit
 
 UNITS = st.lists(st.integers(0, 50), max_size=12)
 
@@ -60,41 +60,3 @@ def test_fit_properties(units, fixed, limit, assignment):
 def test_a_longer_question_keeps_a_prefix_of_what_a_shorter_one_keeps(units, fixed, more, limit):
     short, long = fit(units, fixed, limit), fit(units, fixed + more, limit)
     assert short.kept[: len(long.kept)] == long.kept
-
-
-def test_shares_add_up():
-    assert shares(100, ("RD", "RC", "HN")) == {"RD": 34, "RC": 33, "HN": 33}
-    assert shares(100, ("RD", "RC"), {"RD": 3, "RC": 1}) == {"RD": 75, "RC": 25}
-    assert shares(5, ()) == {}
-    with pytest.raises(ValueError, match="weight"):
-        shares(5, ("RD", "RC"), {"RD": 1})
-    with pytest.raises(ValueError, match="weight"):
-        shares(5, ("RD",), {"RD": 0})
-
-
-@given(total=st.integers(0, 5000), weights=st.lists(st.floats(0.01, 10), min_size=1, max_size=4))
-def test_shares_properties(total, weights):
-    kinds = [f"k{i}" for i in range(len(weights))]
-    got = shares(total, kinds, dict(zip(kinds, weights, strict=True)))
-    assert sum(got.values()) == total
-    assert min(got.values()) >= 0
-
-
-def test_a_mixture_has_the_length_of_one_kind():
-    units = {"RD": [10] * 50, "RC": [7] * 50}
-    got = fit_mixture(units, 30, 1000, 200)
-    assert {k: f.total for k, f in got.by_kind.items()} == {"RD": 100, "RC": 98}
-    assert got.total == 228
-    alone = fit([10] * 50, 30, 1000, max_noise=200)
-    assert abs(alone.total - got.total) < 10, "within a unit"
-    assert fit_mixture(units, 30, 130, 200).total <= 130
-    assert fit_mixture(units, 30, None, 200, max_units=5).by_kind["RD"].kept == (0, 1, 2)
-    assert fit_mixture(units, 30, None, 200, weights={"RD": 1, "RC": 0}).by_kind["RC"].kept == ()
-
-
-def test_a_mixture_over_length_and_without_a_budget():
-    got = fit_mixture({"RD": [1], "RC": [1, 1]}, 50, 40, 10)
-    assert got.over_length
-    assert got.by_kind["RC"].dropped == (0, 1)
-    with pytest.raises(ValueError, match="limit or a number"):
-        fit_mixture({"RD": [1]}, 5, None, None)

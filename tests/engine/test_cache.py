@@ -179,7 +179,7 @@ def test_a_window_of_four_sees_four(make_engine, make_model, make_request, answe
             np.testing.assert_allclose(got.mass[:, layer, 0], expected[t - 1 : -1], atol=1e-6)
 
 
-@pytest.mark.parametrize(("windows", "stacked"), [((None, 70), False), ((9, 9), True)])
+@pytest.mark.parametrize(("windows", "stacked"), [((None, 70), False), ((None, 70), True), ((9, 9), True)])
 def test_windowed_models_against_the_full_forward_pass(
     make_engine, make_model, make_request, answers, oracle, windows, stacked
 ):
