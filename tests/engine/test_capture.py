@@ -70,9 +70,8 @@ def test_a_query_is_inside_what_it_sees(requests, done):
         np.testing.assert_array_equal(done[request.id, 0].mass[..., absent], 0.0)
 
 
+@pytest.mark.parametrize("engine", ["mean"], indirect=True)
 def test_chosen_layers(make_engine, requests, done, engine, answers):
-    if engine.capture.per_head:
-        pytest.skip("once is enough")
     second = answers(make_engine(stacked=True, capture={"attention": (1,)}), requests[1:2])["short", 0]
     np.testing.assert_allclose(second.mass, done["short", 0].mass[:, 1:], atol=1e-5)
 
@@ -100,9 +99,8 @@ def test_a_prompt_without_labels_is_template(engine, make_request, answers):
     np.testing.assert_allclose(got.mass[..., LABEL_ID["template"]] + got.mass[..., GENERATED], 1.0, atol=1e-5)
 
 
+@pytest.mark.parametrize("engine", ["mean"], indirect=True)
 def test_capture_changes_no_token(make_engine, requests, done, answers, engine):
-    if engine.capture.per_head:
-        pytest.skip("once is enough")
     plain = answers(make_engine(min_prefix=64), requests)
     for key, got in plain.items():
         assert got.mass is None
