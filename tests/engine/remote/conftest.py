@@ -1,5 +1,6 @@
 """Requests with made-up content, engines that wait milliseconds, and a server that says what it is told."""
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -28,7 +29,8 @@ class ScriptedApp(ChatApp):
 
     async def _answer(self, request: Any, raw: bytes, digest: str, attempt: int) -> Response:
         self.headers.append(dict(request.headers))
-        status, body, *headers = self.script(json.loads(raw), attempt)
+        # In a thread: a script may wait for the test, and other calls are answered meanwhile.
+        status, body, *headers = await asyncio.to_thread(self.script, json.loads(raw), attempt)
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return Response(content, status, headers[0] if headers else None, media_type="application/json")
 
