@@ -3,7 +3,7 @@
 
 PY := .venv/bin/python
 UV := .venv/bin/uv
-EXTRAS := dev,gguf,hub,serve
+EXTRAS := dev,gguf,hub,serve,train,notebook
 
 .PHONY: quickstart test test-fast lint bench docs clean
 
@@ -14,7 +14,7 @@ EXTRAS := dev,gguf,hub,serve
 	.venv/bin/pip install --quiet --disable-pip-version-check uv
 
 .venv/.core: .venv/bin/uv pyproject.toml constraints.txt
-	$(UV) pip install --quiet -c constraints.txt -e .
+	$(UV) pip install --quiet -c constraints.txt -e '.[train]'
 	@touch $@
 
 .venv/.dev: .venv/bin/uv pyproject.toml constraints.txt

@@ -1,0 +1,1 @@
+"""NoisyInstruct: training records (question, hint, distractors), their files, and the prompts made of them."""
