@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from noisyjax.bench import Bench, DatasetBench, Task
+from noisyjax.engine.opened import OpenEngine
 from noisyjax.errors import UsageError
-from noisyjax.evaluate.engines import OpenEngine
 from noisyjax.evaluate.schema import EvalConfig
 from noisyjax.records import Completion, NoisyPrompt, Request, Sampling
 from noisyjax.store import Key

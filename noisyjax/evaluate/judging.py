@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
-from noisyjax.evaluate.engines import OpenEngine, open_engine
-from noisyjax.evaluate.interrupts import Interrupts
+from noisyjax.engine.opened import OpenEngine, open_engine
 from noisyjax.evaluate.rescoring import Stored
 from noisyjax.evaluate.schema import JudgeStage
 from noisyjax.evaluate.score import JUDGE, NO_VERDICT, TaskScorer, judged
+from noisyjax.interrupts import Interrupts
 from noisyjax.judge import JudgeConfig, OutcomeItem, VerdictCache, judge_id, judge_outcomes
 from noisyjax.records import Score
 from noisyjax.store import Key, RunWriter, decode_score

@@ -8,15 +8,15 @@ from typing import Any
 
 from noisyjax.bench import Bench, load_bench
 from noisyjax.config import config_hash, identity, to_yaml
+from noisyjax.engine.opened import OpenEngine, answers, open_engine
 from noisyjax.evaluate.cells import Cell, Plan, plan
-from noisyjax.evaluate.engines import OpenEngine, answers, open_engine
-from noisyjax.evaluate.interrupts import Interrupts, Stopped
 from noisyjax.evaluate.judging import judge_run
 from noisyjax.evaluate.progress import RunProgress
 from noisyjax.evaluate.prompts import question_record, store_prompt
 from noisyjax.evaluate.rescoring import score_missing
 from noisyjax.evaluate.schema import EvalConfig, KeepConfig
 from noisyjax.evaluate.score import Presented, Reading, TaskScorer
+from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.records import Completion, Finish, NoisyPrompt, Request
 from noisyjax.store import Key, Manifest, RunWriter
 

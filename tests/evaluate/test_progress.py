@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from noisyjax.evaluate.interrupts import Interrupts, Stopped
 from noisyjax.evaluate.progress import RunProgress
+from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.records import Completion, Finish, Score, State
 
 

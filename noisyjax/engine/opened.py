@@ -1,4 +1,4 @@
-"""An engine with what evaluation must know about it: tokenizer, window, and how its completions are to be read."""
+"""An engine with what its callers must know about it: tokenizer, window, and how its completions are to be read."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
