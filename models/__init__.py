@@ -3,9 +3,7 @@
 from .config import ModelConfig, MoeConfig, RopeConfig
 from .errors import CheckpointMismatch, ModelError, ShardingError, UnknownArchitecture, UnsupportedConfig
 from .families import FAMILIES, config_from_hf, config_to_hf
-from .gguf import convert_gguf
-from .hf_read import LoadedModel, load, read_config
-from .hf_write import save
+from .formats import LoadedModel, convert_gguf, load, read_config, save
 from .init import init_params
 from .params import ParamSpec, param_specs
 from .sharding import PRESETS, ShardingRules, batch_spec, shardings

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from noisyjax.chat import ChatTokenizer, render
 from noisyjax.errors import UsageError
-from noisyjax.models.gguf_tokenizer import write_tokenizer
+from noisyjax.models.formats.gguf_tokenizer import write_tokenizer
 from noisyjax.records import LABELS, Label, Message, Part
 
 D, E, H, Q, S, T = Label.DISTRACTOR, Label.EVIDENCE, Label.HINT, Label.QUESTION, Label.SYSTEM, Label.TEMPLATE

@@ -13,11 +13,11 @@ import numpy as np
 from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 
-from .config import DTYPES, ModelConfig
-from .errors import CheckpointMismatch, Mismatch, ModelError, Shape, UnsupportedConfig
-from .families import config_from_hf, file_names, file_shapes
-from .params import ParamSpec, param_specs
-from .sharding import PRESETS, ShardingRules, build, shardings
+from ..config import DTYPES, ModelConfig
+from ..errors import CheckpointMismatch, Mismatch, ModelError, Shape, UnsupportedConfig
+from ..families import config_from_hf, file_names, file_shapes
+from ..params import ParamSpec, param_specs
+from ..sharding import PRESETS, ShardingRules, build, shardings
 
 FILE_DTYPES = {"F32": np.dtype(np.float32), "BF16": np.dtype(ml_dtypes.bfloat16), "F16": np.dtype(np.float16)}
 

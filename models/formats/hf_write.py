@@ -17,11 +17,11 @@ import jax
 import numpy as np
 from safetensors.numpy import save_file
 
-from .config import ModelConfig
-from .errors import CheckpointMismatch, Mismatch, ModelError, Shape
-from .families import config_from_hf, config_to_hf, file_names
+from ..config import ModelConfig
+from ..errors import CheckpointMismatch, Mismatch, ModelError, Shape
+from ..families import config_from_hf, config_to_hf, file_names
+from ..params import param_specs
 from .hf_read import read_json
-from .params import param_specs
 
 DEFAULT_SHARD_BYTES = 2_000_000_000
 """Also the bound on host memory while writing: one shard is held at a time."""

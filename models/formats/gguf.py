@@ -12,9 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .config import ModelConfig, RopeConfig
-from .errors import CheckpointMismatch, Mismatch, ModelError, UnknownArchitecture, UnsupportedConfig
-from .families import config_to_hf, file_shapes
+from ..config import ModelConfig, RopeConfig
+from ..errors import CheckpointMismatch, Mismatch, ModelError, UnknownArchitecture, UnsupportedConfig
+from ..families import config_to_hf, file_shapes
 from .gguf_tokenizer import generation_config, write_tokenizer
 from .hf_write import atomic_folder, write_json, write_shards
 

@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from .errors import UnknownArchitecture, UnsupportedConfig
+from ..errors import UnknownArchitecture, UnsupportedConfig
 from .hf_write import write_json
 
 Meta = Mapping[str, Any]

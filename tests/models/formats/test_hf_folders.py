@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from noisyjax.models import PRESETS, CheckpointMismatch, ModelError, UnsupportedConfig, hf_read, load, save
+from noisyjax.models import PRESETS, CheckpointMismatch, ModelError, UnsupportedConfig, load, save
 from noisyjax.models.families import config_to_hf, file_shapes
-from noisyjax.models.hf_write import plan_shards
+from noisyjax.models.formats import hf_read
+from noisyjax.models.formats.hf_write import plan_shards
 
 FAMILIES = ("qwen3", "qwen2", "llama")
 
@@ -337,7 +338,7 @@ def test_a_failure_while_saving_leaves_nothing(tiny, random_params, tmp_path, mo
             raise OSError(28, "No space left on device")
         return real(x)
 
-    monkeypatch.setattr("noisyjax.models.hf_write.np.ascontiguousarray", fail_later)
+    monkeypatch.setattr("noisyjax.models.formats.hf_write.np.ascontiguousarray", fail_later)
     with pytest.raises(OSError, match="No space"):
         save(random_params(cfg), cfg, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
@@ -345,7 +346,7 @@ def test_a_failure_while_saving_leaves_nothing(tiny, random_params, tmp_path, mo
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys
-from noisyjax.models import hf_write
+from noisyjax.models.formats import hf_write
 from noisyjax.models import load, save
 model = load(sys.argv[1])
 real, count = hf_write.save_file, 0
@@ -365,7 +366,7 @@ def test_a_kill_while_saving_never_leaves_a_half_model(tiny, random_params, tmp_
     save(random_params(cfg), cfg, tmp_path / "m")
     out = tmp_path / "out/model"
     command = [sys.executable, "-c", KILLED_WHILE_WRITING, str(tmp_path / "m"), str(out)]
-    repo = Path(__file__).resolve().parents[2]
+    repo = Path(__file__).resolve().parents[3]
     done = subprocess.run(command, cwd=repo, env={**os.environ, "PYTHONPATH": str(repo)}, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not out.exists()

@@ -310,7 +310,7 @@ def test_without_the_package_one_line_names_the_extra(tmp_path, monkeypatch):
 def test_no_torch_is_needed(model, tmp_path):
     file = write_gguf(tmp_path / "m.gguf", *model())
     code = "import sys; sys.modules['torch'] = None; from noisyjax import models; models.convert_gguf(*sys.argv[1:])"
-    repo = Path(__file__).resolve().parents[2]
+    repo = Path(__file__).resolve().parents[3]
     env = {**os.environ, "PYTHONPATH": str(repo)}
     subprocess.run([sys.executable, "-c", code, str(file), str(tmp_path / "out")], cwd=repo, env=env, check=True)
     assert (tmp_path / "out/tokenizer.json").exists()
