@@ -1,0 +1,244 @@
+"""Checkpoints of a training run: what is written, when, what is kept, and how a run finds its way back.
+
+A checkpoint holds everything the next step depends on: the arrays (policy, optimizer, adapter) as one tree, and as JSON
+the step, the data cursor, the reference's whereabouts and the config's identity. Random numbers need nothing: every
+draw is keyed by (seed, step, question, sample). Orbax writes in the background, under a temporary name that is
+renamed when the checkpoint is whole, and lays arrays out anew when the mesh is another one.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+from pydantic import Field
+
+from noisyjax.config import Schema, differences
+from noisyjax.errors import RunError, UsageError
+
+log = logging.getLogger(__name__)
+
+FOLDER = "checkpoints"
+"""Inside a run's folder."""
+
+_FREE: dict[str, Any] = {"affects_results": False}
+
+
+class StateConfig(Schema):
+    """When checkpoints are written and which are kept. The last step and SIGTERM always write one."""
+
+    every_steps: int = Field(default=50, ge=1, json_schema_extra=_FREE)
+    """A checkpoint at every multiple of this number of steps."""
+    every_minutes: float | None = Field(default=15.0, gt=0, json_schema_extra=_FREE)
+    """Another when the last one is older than this; null: by steps alone."""
+    keep: int = Field(default=2, ge=1, json_schema_extra=_FREE)
+    """The latest ones kept."""
+    keep_every: int | None = Field(default=None, ge=1, json_schema_extra=_FREE)
+    """Those at multiples of this step are never deleted."""
+    keep_best: int = Field(default=0, ge=0, json_schema_extra=_FREE)
+    """The best ones kept beside the latest, by `metric`."""
+    metric: str = Field(default="reward", json_schema_extra=_FREE)
+    """A name from the run's metrics."""
+    better: Literal["higher", "lower"] = Field(default="higher", json_schema_extra=_FREE)
+    restore: int | Literal["latest"] = Field(default="latest", json_schema_extra=_FREE)
+    """Go on from this step. A number below the latest gives up the steps after it."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """`tree` as the template given to `restore`, `about` the JSON beside it."""
+
+    step: int
+    tree: Any
+    about: Mapping[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run. `identity` is what must not change between a run and its continuation.
+
+    Raises UsageError when the folder's checkpoints are of a run with another identity.
+    """
+
+    def __init__(
+        self,
+        run: str | Path,
+        config: StateConfig,
+        identity: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        import orbax.checkpoint as ocp
+
+        self._config, self._clock, self._last = config, clock, clock()
+        self._identity = json.loads(json.dumps(identity))
+        self.folder = _absolute(run)
+        self._manager = ocp.CheckpointManager(
+            self.folder,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=_preservation(config),
+                # When to save is decided here: a time policy must not depend on when the last write was finished.
+                should_save_fn=lambda step, last: False,
+                enable_async_checkpointing=True,
+                cleanup_tmp_directories=True,
+                step_name_format=None,
+            ),
+            item_names=("tree", "about"),
+        )
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps with a checkpoint, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    def restore(self, template: Any) -> Restored | None:
+        """The checkpoint that the config asks for, laid out as `template` (arrays or ShapeDtypeStructs), or None.
+
+        Raises RunError for one that is cut short or broken, naming it and the one before; UsageError for a step that
+        is not there or a run with another config.
+        """
+        steps = self.steps
+        wanted = self._config.restore
+        if wanted == "latest":
+            if not steps:
+                return None
+            step = steps[-1]
+        else:
+            if wanted not in steps:
+                raise UsageError(f"state.restore={wanted}: {self.folder} holds {_listed(steps)}")
+            step = wanted
+        restored = self._read(step, template, [s for s in steps if s < step])
+        for later in [s for s in steps if s > step]:
+            log.warning("going on from step %d: the checkpoint of step %d is given up", step, later)
+            self._manager.delete(later)
+        return restored
+
+    def _read(self, step: int, template: Any, earlier: list[int]) -> Restored:
+        import orbax.checkpoint as ocp
+
+        abstract = jax.tree.map(ocp.tree.to_shape_dtype_struct, template)
+        try:
+            about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+            if about["identity"] == self._identity:
+                args = ocp.args.Composite(tree=ocp.args.StandardRestore(abstract))
+                return Restored(step, self._manager.restore(step, args=args)["tree"], about)
+        except Exception as error:
+            way = f"state.restore={earlier[-1]} goes on from the one before" if earlier else "there is none before it"
+            words = str(error).strip().splitlines() or [type(error).__name__]
+            raise RunError(
+                f"the checkpoint of step {step} in {self.folder} cannot be read ({words[0][:200]}); {way}"
+            ) from error
+        changed = _differences(about["identity"], self._identity)
+        raise UsageError(
+            f"{self.folder} was written with another config ({changed}); use another `out`, or the same config"
+        )
+
+    def due(self, step: int) -> bool:
+        """Whether a checkpoint is due after `step`."""
+        minutes = self._config.every_minutes
+        late = minutes is not None and self._clock() - self._last >= 60 * minutes
+        return step % self._config.every_steps == 0 or late or self._manager.reached_preemption(step)
+
+    def save(self, step: int, tree: Any, about: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
+        """Begin to write a checkpoint; returns when the arrays have been copied. Saving a step twice is one save."""
+        import orbax.checkpoint as ocp
+
+        if step in self._manager.all_steps():
+            return
+        known = metrics or {}
+        if self._config.keep_best and self._config.metric not in known:
+            log.warning("step %d has no metric %r: it does not compete for the best", step, self._config.metric)
+        args = ocp.args.Composite(
+            tree=ocp.args.StandardSave(tree),
+            about=ocp.args.JsonSave({**about, "step": step, "identity": self._identity}),
+        )
+        ranked = {self._config.metric: float(known[self._config.metric])} if self._config.metric in known else None
+        try:
+            self._manager.save(step, args=args, metrics=ranked, force=True)
+        except OSError as error:
+            raise RunError(
+                f"the checkpoint of step {step} could not be written to {self.folder} ({error}); "
+                f"the whole ones: {_listed(self.steps)}. Make room and start the same run again"
+            ) from error
+        self._last = self._clock()
+
+    def wait(self) -> None:
+        """Until everything begun is on disk; RunError when it could not be written."""
+        try:
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+        except Exception as error:
+            raise RunError(
+                f"a checkpoint could not be written to {self.folder} ({error}); the whole ones: {_listed(self.steps)}. "
+                "Make room and start the same run again"
+            ) from error
+
+    def close(self) -> None:
+        self._manager.close()
+
+
+def read_about(run: str | Path, step: int | None = None) -> tuple[int, Mapping[str, Any]]:
+    """Step and JSON of a checkpoint (the latest when `step` is None) without its arrays. UsageError when there is none."""
+    import orbax.checkpoint as ocp
+
+    folder = _absolute(run)
+    options = ocp.CheckpointManagerOptions(read_only=True, create=False)
+    if not Path(folder).is_dir():
+        raise UsageError(f"{run} holds no checkpoints (no folder `{FOLDER}` in it): name the `out` of a training run")
+    with ocp.CheckpointManager(folder, options=options, item_names=("tree", "about")) as manager:
+        steps = sorted(manager.all_steps())
+        if not steps or (step is not None and step not in steps):
+            raise UsageError(f"{run} holds {_listed(steps)}" + ("" if step is None else f", not step {step}"))
+        step = steps[-1] if step is None else step
+        return step, manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+
+
+def read_tree(run: str | Path, step: int, template: Any) -> Any:
+    """The arrays of a checkpoint that `template` names, laid out as it says; what else it holds stays on disk."""
+    import orbax.checkpoint as ocp
+
+    abstract = jax.tree.map(ocp.tree.to_shape_dtype_struct, template)
+    item = ocp.args.PyTreeRestore(
+        item=abstract,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
+        partial_restore=True,
+    )
+    options = ocp.CheckpointManagerOptions(read_only=True, create=False)
+    with ocp.CheckpointManager(
+        _absolute(run), options=options, item_handlers={"tree": ocp.PyTreeCheckpointHandler()}
+    ) as manager:
+        return manager.restore(step, args=ocp.args.Composite(tree=item))["tree"]
+
+
+def _absolute(run: str | Path) -> str:
+    """Orbax wants absolute folders; addresses such as gs://bucket/run stay as they are."""
+    text = str(run)
+    return f"{text.rstrip('/')}/{FOLDER}" if "://" in text else str(Path(text).absolute() / FOLDER)
+
+
+def _preservation(config: StateConfig) -> Any:
+    from orbax.checkpoint.checkpoint_managers import preservation_policy as policies
+
+    kept: list[Any] = [policies.LatestN(config.keep)]
+    if config.keep_every:
+        kept.append(policies.EveryNSteps(config.keep_every))
+    if config.keep_best:
+        kept.append(
+            policies.BestN(
+                get_metric_fn=lambda metrics: metrics[config.metric],
+                reverse=config.better == "lower",
+                n=config.keep_best,
+                keep_checkpoints_without_metrics=False,
+            )
+        )
+    return policies.AnyPreservationPolicy(kept)
+
+
+def _listed(steps: list[int]) -> str:
+    return f"checkpoints of steps {', '.join(map(str, steps))}" if steps else "no checkpoint"
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    return "; ".join(differences(old, new))
