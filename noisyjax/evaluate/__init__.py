@@ -7,20 +7,20 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
-    "CellInfo": "results",
-    "EvalConfig": "schema",
-    "JudgeStage": "schema",
-    "KeepConfig": "schema",
-    "OpenEngine": "engines",
-    "Outcome": "run",
-    "RunResults": "results",
-    "Sample": "results",
-    "SamplingConfig": "schema",
-    "Stopped": "interrupts",
-    "evaluate": "run",
-    "load_results": "results",
-    "open_engine": "engines",
-    "rescore": "rescoring",
+    "CellInfo": "noisyjax.evaluate.results",
+    "EvalConfig": "noisyjax.evaluate.schema",
+    "JudgeStage": "noisyjax.evaluate.schema",
+    "KeepConfig": "noisyjax.evaluate.schema",
+    "OpenEngine": "noisyjax.engine.opened",
+    "Outcome": "noisyjax.evaluate.run",
+    "RunResults": "noisyjax.evaluate.results",
+    "Sample": "noisyjax.evaluate.results",
+    "SamplingConfig": "noisyjax.evaluate.schema",
+    "Stopped": "noisyjax.interrupts",
+    "evaluate": "noisyjax.evaluate.run",
+    "load_results": "noisyjax.evaluate.results",
+    "open_engine": "noisyjax.engine.opened",
+    "rescore": "noisyjax.evaluate.rescoring",
 }
 __all__ = sorted(_HOME)
 
@@ -28,4 +28,4 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(_HOME[name]), name)
