@@ -3,15 +3,18 @@
     [system] [chat turns: RC] [documents: RD] [text: RC] [documents: HN] [evidence] [question]      position=before
 
 What all questions share (RC, RD blocks) comes first, what is the question's own (HN) last, whatever the order in
-which a mixture names its kinds. Documents are numbered through, noise and evidence alike, so that the form does not
-give the noise away (RULER's form, "Document 3:", a line break, title, a line break, text).
+which a mixture names its kinds. With position=mixed an order of noise and evidence is drawn, so that place says nothing
+about worth; chat turns stay in front. Documents are numbered through, noise and evidence alike, so that the form does
+not give the noise away (RULER's form, "Document 3:", a line break, title, a line break, text).
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Literal
 
 from noisyjax.bench.readers.base import LETTERS
 from noisyjax.bench.schema import BenchConfig
+from noisyjax.bench.seeds import seeded_order
 from noisyjax.bench.task import Task, template
 from noisyjax.chat.cic import cic_parts
 from noisyjax.records import Document, Label, Message, Part, Question, Unit
@@ -33,13 +36,11 @@ def build_messages(question: Question, units: Sequence[Unit], task: Task, config
     for unit in as_turns:
         messages += [Message(_role(role), (Part(text, Label.DISTRACTOR, unit.id),)) for role, text in unit.turns]
     before, after = _halves([u for u in units if u not in as_turns], config.position)
-    number = iter(range(1, 1 + len(before) + len(question.evidence) + len(after)))
-    pieces = [
-        *_noise(before, number),
-        *_evidence(question.evidence, number),
-        asked,
-        *_noise(after, number),
-    ]
+    context: list[Unit | Document] = [*before, *question.evidence]
+    if config.position == "mixed":
+        context = seeded_order(context, lambda piece: piece.id, config.seed, "mixed", question.id)
+    number = count(1)
+    pieces = [*_pieces(context, number), asked, *_pieces(after, number)]
     messages.append(Message("user", tuple(_spaced(pieces))))
     return tuple(messages)
 
@@ -61,20 +62,18 @@ def unit_text(unit: Unit, number: int = 1) -> str:
 
 
 def _halves(units: list[Unit], position: str) -> tuple[list[Unit], list[Unit]]:
-    cut = {"before": len(units), "after": 0, "both": (len(units) + 1) // 2}[position]
+    cut = {"after": 0, "both": (len(units) + 1) // 2}.get(position, len(units))
     return units[:cut], units[cut:]
 
 
-def _noise(units: Sequence[Unit], number: Iterator[int]) -> list[Part]:
-    return [Part(unit_text(u, 0 if u.turns else next(number)), Label.DISTRACTOR, u.id) for u in units]
-
-
-def _evidence(documents: Sequence[Document], number: Iterator[int]) -> list[Part]:
-    texts = (f"{d.title}\n{d.text}" if d.title else d.text for d in documents)
-    return [
-        Part(f"Document {next(number)}:\n{text}", Label.EVIDENCE, d.id)
-        for d, text in zip(documents, texts, strict=True)
-    ]
+def _pieces(pieces: Sequence[Unit | Document], number: Iterator[int]) -> Iterator[Part]:
+    """Noise and evidence as they stand in a message; documents take their numbers from `number`."""
+    for piece in pieces:
+        if isinstance(piece, Unit):
+            yield Part(unit_text(piece, 0 if piece.turns else next(number)), Label.DISTRACTOR, piece.id)
+        else:
+            text = f"{piece.title}\n{piece.text}" if piece.title else piece.text
+            yield Part(f"Document {next(number)}:\n{text}", Label.EVIDENCE, piece.id)
 
 
 def _untitled(documents: Sequence[Document]) -> list[Document]:

@@ -74,8 +74,9 @@ class BenchConfig(Schema):
     rd: PoolConfig = PoolConfig()
     rc: ChatPoolConfig = ChatPoolConfig()
     hn: NegativesConfig = NegativesConfig()
-    position: Literal["before", "after", "both"] = "before"
-    """Where the noise stands, seen from evidence and question. both: the first half before, the rest after."""
+    position: Literal["before", "after", "both", "mixed"] = "before"
+    """Where the noise stands, seen from evidence and question. both: the first half before, the rest after.
+    mixed: documents of noise and evidence before the question, in one order drawn by (seed, question id)."""
     distractor_tokens: Annotated[int | None, Field(ge=1)] = None
     """Noise a prompt may hold, in tokens of the model; whole units are dropped from the end. Mixtures share it."""
     max_prompt_tokens: Annotated[int | None, Field(ge=1)] = None
@@ -133,7 +134,7 @@ class BenchConfig(Schema):
             raise ValueError(
                 "prompting=cic puts all documents into one corpus before the question: use position=before"
             )
-        if self.position != "before" and self.rc.form == "turns" and self.asks_for("RC"):
+        if self.position in ("after", "both") and self.rc.form == "turns" and self.asks_for("RC"):
             raise ValueError(f"position={self.position} needs rc.form=text: chat turns cannot follow the question")
         return self
 

@@ -60,6 +60,27 @@ def test_positions(position, before):
     ]
 
 
+def test_mixed_documents_are_numbered_through_in_an_order_of_the_questions_own():
+    orders = set()
+    for name in "abcdefgh":
+        question = Question("musique", name, "Which mill?", ("Mill",), evidence=QUESTION.evidence)
+        *chat, message = build(arrange([*RC, *RD, *HN]), question=question, position="mixed")
+        assert [m.content for m in chat] == ["ask 0", "say 0", "ask 1", "say 1"]
+        assert labels(message)[-1] == "question"
+        documents = message.parts[:-1]
+        assert [p.text.partition("\n")[0] for p in documents] == [f"Document {i}:" for i in range(1, 7)]
+        assert sorted(str(p.unit) for p in documents) == ["e1", "e2", "hn0", "rd0", "rd1", "rd2"]
+        assert all((p.label is Label.EVIDENCE) == str(p.unit).startswith("e") for p in documents)
+        orders.add(tuple(p.unit for p in documents))
+        fewer = build(RD[:1], question=question, position="mixed")[-1].parts[:-1]
+        kept = [p.unit for p in documents if p.unit in ("e1", "e2", "rd0")]
+        assert [p.unit for p in fewer] == kept  # leaving a unit out moves no other pair
+    assert len(orders) > 4
+    assert build(RD, position="mixed") == build(RD[::-1], position="mixed")
+    assert build(RD, position="mixed") == build(RD, position="mixed")
+    assert build(RD, position="mixed", seed=0) != build(RD, position="mixed", seed=1)
+
+
 def test_chat_turns_stand_before_the_question_as_turns():
     messages = build(arrange([*RD, *RC]))
     assert [m.role for m in messages] == ["user", "assistant", "user", "assistant", "user"]
