@@ -2,11 +2,13 @@
 
 from noisyjax.store.encode import decode_completion, decode_score
 from noisyjax.store.folder import open_folder
+from noisyjax.store.lock import Lock
 from noisyjax.store.manifest import Manifest, model_identity
 from noisyjax.store.run import Key, RunReader, RunWriter, key_of, open_readers
 
 __all__ = [
     "Key",
+    "Lock",
     "Manifest",
     "RunReader",
     "RunWriter",

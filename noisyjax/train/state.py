@@ -180,7 +180,7 @@ class Checkpoints:
 
 
 def read_about(run: str | Path, step: int | None = None) -> tuple[int, Mapping[str, Any]]:
-    """Step and JSON of a checkpoint (the latest when `step` is None) without its arrays. UsageError when there is none."""
+    """Step and JSON of a checkpoint (the latest when `step` is None), not its arrays. UsageError if there is none."""
     import orbax.checkpoint as ocp
 
     folder = _absolute(run)
