@@ -174,7 +174,7 @@ class _Run:
         return step.tree
 
     def _save(self, tree: Any, number: int, metrics: Mapping[str, float | None]) -> None:
-        known = {name: value for name, value in metrics.items() if (value := finite(value)) is not None}
+        known = {name: figure for name, value in metrics.items() if (figure := finite(value)) is not None}
         self.checkpoints.save(number, tree, {"cursor": dict(self.task.cursor())}, known)
 
     def _count_bad(self, step: Step, number: int) -> None:
