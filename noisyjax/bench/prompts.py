@@ -13,7 +13,7 @@ from itertools import count
 from typing import Literal
 
 from noisyjax.bench.readers.base import LETTERS
-from noisyjax.bench.schema import BenchConfig
+from noisyjax.bench.schema import BenchConfig, Position
 from noisyjax.bench.seeds import seeded_order
 from noisyjax.bench.task import Task, template
 from noisyjax.chat.cic import cic_parts
@@ -25,24 +25,57 @@ ORDER = {"RC": 0, "RD": 1, "HN": 2}
 
 def build_messages(question: Question, units: Sequence[Unit], task: Task, config: BenchConfig) -> tuple[Message, ...]:
     """The conversation that ends in the question, with `units` around it in the order given (sort with `arrange`)."""
-    messages = [Message("system", (Part(task.system, Label.SYSTEM),))] if task.system else []
     asked = Part(question_text(question, task), Label.QUESTION)
     if config.prompting == "cic":
         # Without evidence the corpus is the same for all questions of a block, so it is addressed alike for all.
         key = question.id if question.evidence else task.name
         parts = cic_parts([asked], _untitled(question.evidence), units, seed=config.seed, key=key)
-        return (*messages, Message("user", parts))
-    as_turns = [u for u in units if u.turns and config.rc.form == "turns"]
+        return (*_system(task.system), Message("user", parts))
+    return lay_out(
+        [asked],
+        units,
+        evidence=question.evidence,
+        system=task.system,
+        position=config.position,
+        turns=config.rc.form == "turns",
+        seed=config.seed,
+        key=question.id,
+    )
+
+
+def lay_out(
+    asked: Sequence[Part],
+    units: Sequence[Unit],
+    *,
+    evidence: Sequence[Document] = (),
+    system: str = "",
+    position: Position = "before",
+    turns: bool = True,
+    seed: int = 0,
+    key: str = "",
+) -> tuple[Message, ...]:
+    """The plain layout round the parts that ask, which keep their order; evaluation and training share it.
+
+    `position` is where noise other than chat turns stands; `turns` lays chats out as turns of the conversation
+    instead of as text; `seed` and `key` (the question's id) draw the order of position=mixed. Blank lines stand
+    between all pieces of the last message.
+    """
+    messages = _system(system)
+    as_turns = [u for u in units if u.turns and turns]
     for unit in as_turns:
         messages += [Message(_role(role), (Part(text, Label.DISTRACTOR, unit.id),)) for role, text in unit.turns]
-    before, after = _halves([u for u in units if u not in as_turns], config.position)
-    context: list[Unit | Document] = [*before, *question.evidence]
-    if config.position == "mixed":
-        context = seeded_order(context, lambda piece: piece.id, config.seed, "mixed", question.id)
+    before, after = _halves([u for u in units if u not in as_turns], position)
+    context: list[Unit | Document] = [*before, *evidence]
+    if position == "mixed":
+        context = seeded_order(context, lambda piece: piece.id, seed, "mixed", key)
     number = count(1)
-    pieces = [*_pieces(context, number), asked, *_pieces(after, number)]
+    pieces = [*_pieces(context, number), *asked, *_pieces(after, number)]
     messages.append(Message("user", tuple(_spaced(pieces))))
     return tuple(messages)
+
+
+def _system(text: str) -> list[Message]:
+    return [Message("system", (Part(text, Label.SYSTEM),))] if text else []
 
 
 def arrange(units: Sequence[Unit]) -> list[Unit]:
@@ -61,7 +94,7 @@ def unit_text(unit: Unit, number: int = 1) -> str:
     return unit.text if unit.turns else f"Document {number}:\n{unit.text}"
 
 
-def _halves(units: list[Unit], position: str) -> tuple[list[Unit], list[Unit]]:
+def _halves(units: list[Unit], position: Position) -> tuple[list[Unit], list[Unit]]:
     cut = {"after": 0, "both": (len(units) + 1) // 2}.get(position, len(units))
     return units[:cut], units[cut:]
 

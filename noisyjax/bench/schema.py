@@ -10,6 +10,7 @@ from noisyjax.errors import UsageError
 from noisyjax.records import SETTINGS, noise_kinds
 
 Assignment = Literal["shared_block", "per_question"]
+Position = Literal["before", "after", "both", "mixed"]
 
 
 class PoolConfig(Schema):
@@ -74,7 +75,7 @@ class BenchConfig(Schema):
     rd: PoolConfig = PoolConfig()
     rc: ChatPoolConfig = ChatPoolConfig()
     hn: NegativesConfig = NegativesConfig()
-    position: Literal["before", "after", "both", "mixed"] = "before"
+    position: Position = "before"
     """Where the noise stands, seen from evidence and question. both: the first half before, the rest after.
     mixed: documents of noise and evidence before the question, in one order drawn by (seed, question id)."""
     distractor_tokens: Annotated[int | None, Field(ge=1)] = None
