@@ -280,3 +280,5 @@ class Verdict:
     judge: str
     raw: str = ""
     reason: str = ""
+    score: float | None = None
+    """How far the judged text holds, in [0, 1]; None from a judge that only says yes or no."""

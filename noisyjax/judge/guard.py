@@ -8,7 +8,7 @@ spelling everywhere else, since folding would turn x² into x2.
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 _LOOKALIKES = {
@@ -38,13 +38,16 @@ _FOLD = {look: plain for plain, looks in _LOOKALIKES.items() for look in looks}
 _GAP = r"[\W_]{0,3}"
 _SPACED_VERDICT = _GAP.join("verdict")
 _MARKUP = re.compile(
-    r"<[|/!]?[a-z_][^<>\n]{0,80}>"  # a tag or a control token: </think>, <|im_end|>, <start_of_turn>
+    r"<[|/!]?[^\W\d][^<>\n]{0,80}>"  # a tag or a control token: </think>, <|im_end|>, <start_of_turn>
+    r"|<\s{0,3}/?\s{0,3}[^\W\d]{2,20}\s{0,3}/?>"  # a tag with blanks in it: < / reference >
     r"|<\|[^\n]{0,80}?\|>|<<[^\n]{0,80}?>>"
     r"|\[/?[a-z_]{2,20}\]"  # [INST], [/THINK]
-    r"|\[[0-9a-f]{6,}[^\]\n]{0,60}\]"  # a block's mark with a guessed nonce
+    r"|\[\s{0,3}(?:mark\b|[0-9a-f]{6,})[^\]\n]{0,60}\]"  # a block's mark with a guessed nonce
+    r"|\[[^\[\]\n]{0,40}\bend of [^\]\n]{1,40}\]"
 )
 _VERDICT = re.compile(
-    rf"{_SPACED_VERDICT}[\W_]{{0,4}}(?:is[\W_]{{1,3}})?(?:[:=]|(?=(?:in|not[\W_]{{0,2}})?(?:correct|attempted)))"
+    rf"{_SPACED_VERDICT}[\W_]{{0,4}}(?:is[\W_]{{1,3}})?"
+    r"(?:[:=]|(?=(?:in|not[\W_]{0,2})?(?:correct|attempted)|(?:yes|no)\b))"
 )
 _HARMLESS = str.maketrans({"<": "‹", ">": "›", "[": "(", "]": ")", "|": "¦"})
 
@@ -87,24 +90,18 @@ def _name_it(found: str) -> str:
     return "(the word verdict) "
 
 
-def _shadow(text: str) -> Iterator[tuple[str, int]]:
-    """(folded character, index in `text`); accents vanish."""
-    for i, c in enumerate(text):
-        if unicodedata.category(c) == "Mn":
-            continue
-        c = _FOLD.get(c, c)
-        for part in unicodedata.normalize("NFKD", c):
-            if unicodedata.category(part) != "Mn":
-                lower = part.lower()
-                yield _FOLD.get(part, _FOLD.get(lower, lower))[:1], i
+@cache
+def _folded(c: str) -> str:
+    """The character(s) that `c` may be read as, in lower case; "" for an accent."""
+    parts = unicodedata.normalize("NFKD", _FOLD.get(c, c))
+    lower = ((part, part.lower()) for part in parts if unicodedata.category(part) not in ("Mn", "Me"))
+    return "".join(_FOLD.get(part, _FOLD.get(small, small))[:1] for part, small in lower)
 
 
 def _replace_folded(text: str, pattern: re.Pattern[str], replace: Callable[[str], str]) -> str:
-    shadow = list(_shadow(text))
+    shadow = [(c, i) for i, original in enumerate(text) for c in _folded(original)]
     out, done = [], 0
     for match in pattern.finditer("".join(c for c, _ in shadow)):
-        if match.start() == match.end():
-            continue
         start, end = shadow[match.start()][1], shadow[match.end() - 1][1] + 1
         if start < done:  # two matches inside one compatibility character
             continue
