@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jinja2
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from noisyjax.chat import thoughts
 from noisyjax.errors import UsageError
+
+if TYPE_CHECKING:  # it takes seconds to import, and a mistake in a config is to be told at once
+    from transformers import PreTrainedTokenizerFast
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MARK = "\U0010fffdrun\U0010fffc"
@@ -54,7 +56,7 @@ class ChatTokenizer:
 
     def __init__(
         self,
-        hf: PreTrainedTokenizerFast,
+        hf: "PreTrainedTokenizerFast",
         *,
         name: str,
         template: str | None,
@@ -218,10 +220,12 @@ class ChatTokenizer:
         return mask
 
 
-def _load_hf(folder: Path) -> PreTrainedTokenizerFast:
+def _load_hf(folder: Path) -> "PreTrainedTokenizerFast":
     """`tokenizer.json` is taken as it stands; only a folder without one is left to AutoTokenizer to convert."""
     if not folder.is_dir():
         raise UsageError(f"no model folder at {folder}")
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
     loader: Any = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
     try:
         hf = loader.from_pretrained(str(folder), local_files_only=True)

@@ -11,6 +11,7 @@ from typer.exceptions import Abort, TyperException
 
 from noisyjax.cli import bench, convert, evaluate, quickstart, report
 from noisyjax.errors import NoisyjaxError
+from noisyjax.visible import visible
 
 
 class _Ended(Exception):
@@ -109,5 +110,5 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
         traceback.print_exc()
     if message:  # a bare `noisyjax` has said all in its help
-        print(f"noisyjax: {message}", file=sys.stderr)
+        print(f"noisyjax: {visible(message)}", file=sys.stderr)  # it may quote data or an endpoint
     return code

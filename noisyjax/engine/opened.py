@@ -9,7 +9,7 @@ from typing import Any
 from noisyjax.chat import ChatTokenizer, build_prompt
 from noisyjax.chat.thoughts import family_of
 from noisyjax.engine.config import LocalConfig
-from noisyjax.engine.remote import RemoteConfig, RemoteEngine
+from noisyjax.engine.remote import RemoteConfig
 from noisyjax.records import Completion, Engine, Label, Message, Part, Request
 from noisyjax.store import model_identity
 
@@ -42,6 +42,8 @@ def open_engine(
 ) -> OpenEngine:
     """The engine that the config names, its model loaded. The caller closes it."""
     if isinstance(config, RemoteConfig):
+        from noisyjax.engine.remote import RemoteEngine
+
         count = None if count_with is None else ChatTokenizer.load(count_with, require_template=False).count_tokens
         return OpenEngine(RemoteEngine(config), {"endpoint_model": config.model}, count=count)
     identity = model_identity(config.model)

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.progress import TaskID as BarId
 
 from noisyjax.records import Completion, Score, State
+from noisyjax.visible import visible
 
 PLAIN_SECONDS = 15.0
 """Between two plain lines."""
@@ -20,7 +21,7 @@ class RunProgress:
     """Counts samples, tokens and states. `total` and `done` are samples; `done` is what an earlier run stored."""
 
     def __init__(self, name: str, total: int, done: int, clock: Callable[[], float] = time.monotonic):
-        self._name, self._total, self._done = name, total, done
+        self._name, self._total, self._done = visible(name), total, done
         self._clock, self._start, self._said = clock, clock(), clock()
         self._fresh, self._tokens = 0, 0
         self._states: Counter[str] = Counter()
@@ -32,7 +33,8 @@ class RunProgress:
         if self._console.is_terminal:
             columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
             text = TextColumn("{task.fields[figures]}")
-            self._bar = Progress(TextColumn(self._name), *columns, text, console=self._console)
+            name = TextColumn("{task.description}", markup=False)
+            self._bar = Progress(name, *columns, text, console=self._console)
             self._bar_id = self._bar.add_task(self._name, total=self._total, completed=self._done, figures="")
             self._bar.start()
         else:
@@ -48,9 +50,9 @@ class RunProgress:
     def say(self, text: str) -> None:
         """A line of its own, above the live one."""
         if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(visible(text), markup=False, highlight=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(visible(text), file=sys.stderr, flush=True)
 
     def add(self, completion: Completion, score: Score, cell: str) -> None:
         """One more sample is stored."""

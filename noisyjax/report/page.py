@@ -19,6 +19,7 @@ from noisyjax.report import text, words
 from noisyjax.report.data import RunReport, block_seeds, compare, read_runs
 from noisyjax.report.figures import drop_figure, length_figure, states_figure
 from noisyjax.report.gallery import Failure, failures
+from noisyjax.visible import visible
 
 SHOWN_LABELS = (Label.QUESTION, Label.EVIDENCE, Label.DISTRACTOR, Label.HINT, Label.SYSTEM)
 
@@ -43,7 +44,9 @@ def write_text(out: Path, content: str) -> Path:
 
 def to_html(reports: Sequence[RunReport], draws: int = 2000) -> str:
     """The page as text."""
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, finalize=_finalize
+    )
     files = resources.files("noisyjax.report")
     template = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     comparison = compare(reports, draws)
@@ -57,6 +60,11 @@ def to_html(reports: Sequence[RunReport], draws: int = 2000) -> str:
         across=[_table(extra) for extra in across],
         runs=[_run(report) for report in reports],
     )
+
+
+def _finalize(value: Any) -> Any:
+    """What the template is about to write. Writing directions are kept apart by the style sheet."""
+    return type(value)(visible(value, bidi=False)) if isinstance(value, str) else value
 
 
 def _table(extra: text.Extra) -> dict[str, Any]:

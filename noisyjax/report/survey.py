@@ -6,6 +6,7 @@ from rich.text import Text
 
 from noisyjax.bench.survey import DatasetReport, Shown, TaskRow, Validation
 from noisyjax.records import Label
+from noisyjax.visible import visible
 
 STYLES: dict[Label, str] = {
     Label.QUESTION: "bold cyan",
@@ -26,13 +27,13 @@ def print_tasks(rows: list[TaskRow]) -> None:
         negatives = {"builtin": "built in", "jsonl": "file"}[task.hard_negatives]
         files = row.layout or ("absent" if task.status == "absent" else "")
         figures = (str(task.version), metric, str(task.n), str(task.k), negatives, task.licence, files)
-        table.add_row(task.name, *map(Text, figures))
+        table.add_row(task.name, *map(_text, figures))
     console = Console()
     console.print(table)
     for row in rows:
         if row.note:
             note = row.note.removeprefix(f"{row.task.name}: ")
-            console.print(f"{row.task.name}: {note}", markup=False, highlight=False, soft_wrap=True)
+            console.print(_text(f"{row.task.name}: {note}"), soft_wrap=True)
 
 
 def print_prompt(shown: Shown) -> None:
@@ -40,32 +41,35 @@ def print_prompt(shown: Shown) -> None:
     console = Console()
     question, prompt = shown.question, shown.prompt
     facts = f"{question.dataset} {question.id} {prompt.setting}   gold: {prompt.gold}"
-    console.print(facts, markup=False, highlight=False, style="bold")
+    console.print(_text(facts, "bold"))
     for message in prompt.messages:
-        console.print(f"\n[{message.role}]", markup=False, highlight=False, style="dim")
+        console.print(_text(f"\n[{message.role}]", "dim"))
         for part in message.parts:
             where = f"⟨{part.label.value}{f' {part.unit}' if part.unit else ''}⟩ "
-            console.print(Text(where, style="dim") + Text(part.text.rstrip("\n"), style=STYLES.get(part.label, "")))
+            console.print(_text(where, "dim") + _text(part.text.rstrip("\n"), STYLES.get(part.label, "")))
     if prompt.dropped:
-        console.print(f"\ndropped for length: {', '.join(prompt.dropped)}", markup=False, highlight=False)
+        console.print(_text(f"\ndropped for length: {', '.join(prompt.dropped)}"))
 
 
 def print_validation(found: Validation) -> None:
     """Pools, datasets, and every broken row."""
     console = Console()
     for pool in found.pools:
-        console.print(
-            f"{pool.kind}: {pool.groups} groups ({pool.units} units), {pool.size} in the pool", highlight=False
-        )
+        console.print(_text(f"{pool.kind}: {pool.groups} groups ({pool.units} units), {pool.size} in the pool"))
     table = Table("dataset", "rows", "questions", "kept", "contaminated", "notes", box=None)
     for report in found.datasets:
         held = ", ".join(f"{kind} {n}" for kind, n in (report.contaminated or {}).items() if n) or "–"
         counts = (str(report.rows), str(report.questions), str(report.kept))
-        table.add_row(report.name, *counts, held, Text("; ".join(_notes(report))))
+        table.add_row(report.name, *counts, held, _text("; ".join(_notes(report))))
     console.print(table)
     for line in (*found.bad, *(line for report in found.datasets for line in report.bad)):
-        console.print(f"broken: {line}", markup=False, highlight=False)
+        console.print(_text(f"broken: {line}"))
     console.print("sound" if found.sound else "not sound: see above", style="bold")
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Words as they are, no markup in them, and what data may hold against a terminal made visible."""
+    return Text(visible(words), style)
 
 
 def _notes(report: DatasetReport) -> list[str]:

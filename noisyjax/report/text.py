@@ -3,40 +3,46 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from noisyjax.report import words
 from noisyjax.report.data import BlockSeeds, Comparison, RunReport, block_seeds, compare, read_runs
 from noisyjax.scoring import Interval
+from noisyjax.visible import visible
 
 
 def print_report(urls: Sequence[str], *, markdown: bool = False, draws: int = 2000, width: int | None = None) -> None:
     """Print the tables of the runs. UsageError for what is no run."""
     reports = read_runs(urls, draws)
     if markdown:
-        print(to_markdown(reports, draws))
+        print(visible(to_markdown(reports, draws)))
         return
     console = Console(width=width)
     for report in reports:
         console.print(_table(report, console.width))
         for line in (_facts_line(report), *words.notes(report)):
-            console.print(Text(line, style="dim"))
+            console.print(_text(line, "dim"))
         console.print()
     for title, head, rows in _extra_tables(reports, draws):
-        table = Table(*head, title=Text(title), title_justify="left")
+        table = Table(*(Column(_text(word)) for word in head), title=_text(title), title_justify="left")
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*map(_text, row))
         console.print(table)
 
 
+def _text(words: str, style: str = "") -> Text:
+    """Names come from configs, reasons from data: no markup, and nothing that commands the terminal."""
+    return Text(visible(words), style)
+
+
 def _table(report: RunReport, width: int) -> Table:
-    table = Table("", *report.settings, title=Text(report.label), title_justify="left", show_lines=True)
+    table = Table("", *report.settings, title=_text(report.label), title_justify="left", show_lines=True)
     narrow = width < 24 + 28 * len(report.settings)
     for row in table_rows(report):
         cells = ["\n".join(lines) for lines in row]
         # Intervals get lines of their own where they would be broken anyhow.
-        table.add_row(*(Text(cell.replace(" [", "\n[") if narrow else cell) for cell in cells))
+        table.add_row(*(_text(cell.replace(" [", "\n[") if narrow else cell) for cell in cells))
     return table
 
 

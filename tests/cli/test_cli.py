@@ -111,6 +111,40 @@ def test_debug_adds_the_traceback_wherever_it_stands(say):
         assert err.rstrip().splitlines()[-1].startswith("noisyjax: none is not a run")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["eval", "quickstart", "engine.slotz=3"],
+        ["eval", "quickstrat"],
+        ["eval", "endpoint", "bench.datasets=[nothing]"],
+        ["eval", "quickstart", "bench.data=/no/such/folder"],
+        ["eval", "quickstart", "engine.model=/no/such/folder"],
+        ["eval", "endpoint", "bench.data=/no/such/folder"],
+        ["bench", "show", "nothing"],
+        ["bench", "validate", "datas=1"],
+        ["report", "no_such_run"],
+        ["rescore", "no_such_run"],
+    ],
+)
+def test_mistakes_are_told_before_anything_heavy_is_imported(words):
+    code = (
+        "import sys\n"
+        "from noisyjax.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit as e:\n    assert e.code == 2, e.code\n"
+        "heavy = {'jax', 'flax', 'torch', 'transformers', 'openai', 'matplotlib', 'datasets', 'sympy'}\n"
+        "print('HEAVY', sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=REPO, check=True)
+    assert done.stdout == "HEAVY []\n"
+    assert done.stderr.startswith("noisyjax: ")
+
+
+def test_a_message_cannot_command_the_terminal(say):
+    code, _, err = say("report", "no\x1b[2Jrun")
+    assert code == 2
+    assert "no␛[2Jrun is not a run" in err
+
+
 def test_model_folder_mistakes(tmp_path, say):
     code, _, err = say("eval", "quickstart", f"engine.model={tmp_path}", f"out={tmp_path}/run")
     assert code == 2

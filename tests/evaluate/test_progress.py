@@ -30,10 +30,12 @@ def test_plain_lines_say_pace_states_and_time_left(capsys):
 def test_live_line_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
-    with RunProgress("run [x]", total=2, done=0) as progress:
+    with RunProgress("run [x] {y}", total=2, done=0) as progress:
         progress.add(Completion("r", 0, "", Finish.STOP, completion_tokens=3), Score(State.SCORED, 1.0), "bbq ND")
-        progress.say("a word [not markup]")
+        progress.say("a word [not markup], \x1b]0;title\x07")
     err = capsys.readouterr().err
+    assert "run [x] {y}" in err
+    assert "␛]0;title␇" in err
     assert "a word [not markup]" in err
     assert "1/2" in err
 

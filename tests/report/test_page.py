@@ -17,7 +17,7 @@ from noisyjax.report.data import read_runs
 from noisyjax.report.gallery import LONGEST, failures
 
 HOSTILE = (
-    "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} {% raw %} <!-- \x00 \ud800 "
+    "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} {% raw %} <!-- \x00 \x1b[2J \x9b1m \ud800 "
     "</style></textarea><svg onload=alert(3)> javascript:alert(4) | **bold** $x$ `code` [a](b)\n| row |"
 )
 
@@ -103,6 +103,8 @@ def test_hostile_text_stays_text(hostile_page):
     assert text.count("<script>alert(1)</script>") > 16
     assert text.count("{{ 7*7 }}") > 16
     assert "<script>alert(5)</script>$a$" in text
+    assert text.count("␀ ␛[2J ⟨9B⟩1m") > 16
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", hostile_page)
 
 
 def test_hostile_text_in_markdown_stays_in_its_cell(tmp_path):

@@ -156,6 +156,15 @@ def test_terminal_fits_eighty_columns(runs, capsys):
     assert any("QFacts" in line for line in lines)
 
 
+def test_names_cannot_command_the_terminal(tmp_path, capsys):
+    fake_run(tmp_path, r'name="a\x1b[2Jb"', "bench.questions=1")
+    for markdown in (False, True):
+        print_report([str(tmp_path)], markdown=markdown)
+        out = capsys.readouterr().out
+        assert "a␛" in out
+        assert "\x1b" not in out
+
+
 def test_json_has_no_nan_and_both_runs(runs, tmp_path):
     path = write_json([runs["plain"], runs["cic"]], tmp_path / "deep" / "numbers.json")
 
