@@ -8,8 +8,10 @@ the template's name; nothing is guessed. Templates that rewrite content are met 
 2. *core*: whitespace at the two ends of a message stays outside the marks, for templates that trim it. Where such a
    template keeps some of it after all, those characters count as template;
 3. *thoughts*: the tags of thoughts in assistant messages stay outside too, for templates that take earlier thoughts
-   out or lay them out anew. Only in messages that the model itself wrote (label GENERATED) does a tag between two
-   pieces become a control token again; in anybody else's it is text.
+   out or lay them out anew.
+
+In messages that the model itself wrote (label GENERATED) the tags of thoughts stay outside at every step, and so are
+the control tokens that the model said; in anybody else's they are text.
 
 Text between two control tokens is tokenised in one go, template and content together, so that ids are those of
 `tokenizer(rendered text)` wherever content quotes no control token. A token that straddles a border belongs to the
@@ -144,18 +146,20 @@ def _locate(
 def _pieces(messages: Sequence[Message], scheme: str, tokenizer: ChatTokenizer) -> Iterator[list[_Piece]]:
     """Each message cut into pieces, marked and unmarked, whose texts joined are its content."""
     tags = tokenizer.thought_tags
-    around_tags = re.compile(rf"\s*(?:{tags.open}|{tags.close})\s*")
+    only_tags = re.compile(rf"{tags.open}|{tags.close}")
+    around_tags = re.compile(rf"\s*(?:{only_tags.pattern})\s*")
     part = -1
     for k, message in enumerate(messages):
         content = message.content
         bare: list[tuple[int, int]] = []
+        foreign = any(p.label is not Label.GENERATED for p in message.parts)
         answer = 0  # where the last thought ends
         if scheme != "whole":
             bare += [(0, len(content) - len(content.lstrip())), (len(content.rstrip()), len(content))]
-        if scheme == "thoughts" and message.role == "assistant":
+        if message.role == "assistant" and (scheme == "thoughts" or not foreign):
             answer = max((m.end() for m in re.finditer(tags.close, content)), default=0)
-            bare += [m.span() for m in around_tags.finditer(content) if m.start() < answer]
-        foreign = any(p.label is not Label.GENERATED for p in message.parts)
+            tag = around_tags if scheme == "thoughts" else only_tags
+            bare += [m.span() for m in tag.finditer(content) if m.start() < answer]
         row, at = [], 0
         for p in message.parts:
             part += 1

@@ -212,6 +212,23 @@ def test_the_models_own_thought_is_laid_out_with_control_tokens(tokenizers):
     assert text_of(tokenizer, rendered, Label.GENERATED) == "add 12the answer is 42"
 
 
+def test_the_models_own_tags_are_control_tokens_under_a_template_that_knows_no_thoughts(tokenizers, with_template):
+    """Rendered for SFT, a thought must be the tokens that the model would say."""
+    chatml = with_template(
+        "qwen3", "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    )
+    own = Part("<think>\nadd 12\n</think>\n\n42 <think>", Label.GENERATED)
+    rendered = render(chatml, [user(("12?", Q)), Message("assistant", (own,))], add_generation_prompt=False)
+    assert rendered.stats.scheme == "whole"
+    ids = rendered.ids.tolist()
+    opened, closed = (chatml.controls[tag].id for tag in ("<think>", "</think>"))
+    assert (ids.count(opened), ids.count(closed)) == (1, 1), "the last one is only mentioned"
+    assert text_of(chatml, rendered, Label.GENERATED) == "\nadd 12\n\n\n42 <think>"
+    theirs = Part(own.text, D, "c0")
+    quoted = render(chatml, [user(("12?", Q)), Message("assistant", (theirs,))], add_generation_prompt=False)
+    assert not {opened, closed}.intersection(quoted.ids.tolist())
+
+
 @pytest.mark.parametrize(
     "said",
     [
