@@ -3,12 +3,13 @@
 All requests of one call run under one schedule (`schedule.py`) on one set of device arrays (`device.py`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh
 
 from noisyjax import models
@@ -47,10 +48,30 @@ class LocalEngine:
         self.stop_ids = np.full(max(16, len(stops)), -1, np.int32)
         self.stop_ids[: len(stops)] = stops
         self._device: Device | None = None
+        self._convert: Callable | None = None
 
     def close(self) -> None:
         """Free the caches."""
         self._device = None
+
+    def load_params(self, params: Mapping[str, jax.Array]) -> None:
+        """Take other weights of the same model (path -> array, `models.param_specs`), as a trainer does every step.
+
+        They are cast and laid out as this engine holds its own, on the device; no program is compiled again.
+        """
+        graph, state = nnx.split(self.model)
+        if self._convert is None:
+            cfg, stacked, dtype = self.model.cfg, self.model.stacked, self.model.embed.w_vd[...].dtype
+
+            def convert(params: Mapping[str, jax.Array]) -> Any:
+                cast = {path: x.astype(dtype) for path, x in params.items()}
+                return nnx.split(Decoder(cfg, cast, stacked=stacked))[1]
+
+            self._convert = jax.jit(convert, out_shardings=jax.tree.map(lambda x: x.sharding, state))
+        state = self._convert(dict(params))
+        self.model = nnx.merge(graph, state)
+        if self._device is not None:
+            self._device.state = state
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Completions in the order they finish; see `records.Engine`. All requests are read before the first answer."""

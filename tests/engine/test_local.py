@@ -328,3 +328,24 @@ def test_bfloat16_is_near(model_folder, make_request, answers, oracle):
         assert 1e-5 < difference.max() < 0.5
         assert difference.mean() < 0.1
         np.testing.assert_allclose(done.mass.sum(-1), 1.0, atol=2e-3)
+
+
+def test_new_weights_are_used_at_once_and_compile_nothing(make_engine, make_model, make_request, answers, oracle):
+    """Other weights, then the first ones again: as an engine that was built with them, prefixes included."""
+    first, other = (models.init_params(make_model().cfg, seed, stddev=0.3, norm_stddev=0.2) for seed in (5, 6))
+    engine = make_engine(min_prefix=64)
+    requests = [make_request(f"r{i}", 200 + i, seed=3, max_tokens=6, **SAMPLED) for i in range(3)]
+    before = answers(engine, requests)
+    programs = len(engine.stats.compiled)
+    engine.load_params(other)
+    for request in requests:
+        done = answers(engine, [request])[request.id, 0]
+        oracle(engine).check(request, done)
+    changed = answers(engine, requests)
+    assert any(changed[key].ids.tolist() != before[key].ids.tolist() for key in before)
+    engine.load_params(first)
+    again = answers(engine, requests)
+    for key, done in before.items():
+        np.testing.assert_array_equal(again[key].ids, done.ids)
+        np.testing.assert_array_equal(again[key].logprobs, done.logprobs)
+    assert len(engine.stats.compiled) == programs
