@@ -17,6 +17,7 @@ count nowhere. Thought and answer are read apart, so no span crosses the border.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -33,8 +34,9 @@ MAX_SPANS = 8
 MAX_TOKENS = 1024
 MAX_UNCLOSED_TOKENS = 512
 
-_TAG = re.compile(r"<\s*(/?)\s*reference\s*>", re.IGNORECASE)
-_UNCLOSED_END = re.compile(r"<\s*/?\s*(?:think|answer)\s*>", re.IGNORECASE)
+# Possessive blanks: a run of thousands of them, which a policy that falls apart does write, is read once.
+_TAG = re.compile(r"<\s*+(/?)\s*+reference\s*+>", re.IGNORECASE)
+_UNCLOSED_END = re.compile(r"<\s*+/?\s*+(?:think|answer)\s*+>", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,24 @@ def parse_references(
     return References(spans, truncated or cut, unclosed)
 
 
+def without_references(text: str) -> str:
+    """The text around its closed spans: what is left of an answer for a scorer. Stray tags stay, to be found."""
+    ends = [0, *(end for pair in _pairs(text)[0] for end in (pair[0], pair[3])), len(text)]
+    return "".join(text[a:b] for a, b in zip(ends[::2], ends[1::2], strict=True))
+
+
+def has_tag(text: str) -> bool:
+    """Whether any opening or closing reference tag stands in the text."""
+    return _TAG.search(text) is not None
+
+
+def without_tags(text: str, instead: str = "") -> str:
+    """The text with every reference tag replaced, and those that the replacing makes."""
+    while _TAG.search(text):
+        text = _TAG.sub(instead, text)
+    return text
+
+
 def clip_words(text: str, n: int) -> str:
     """The first `n` words with the blanks between them: the measure where no tokenizer is at hand."""
     words = list(re.finditer(r"\S+", text))
@@ -116,29 +136,30 @@ def clip_tokens(tokenizer: ChatTokenizer) -> Clip:
 
 def _spans(text: str, lenient: bool) -> Iterator[tuple[str, bool]]:
     """(text, closed) of the outermost spans, in order. Lenient also gives openers that were never closed."""
+    pairs, opened = _pairs(text)
+    begun = [*sorted([p[0] for p in pairs] + [m.start() for m in opened]), len(text)]
+    spans = [(at, a, b, True) for at, a, b, _ in pairs]
+    for m in opened if lenient else ():
+        next_span = begun[bisect_right(begun, m.start())]
+        end = _UNCLOSED_END.search(text, m.end(), next_span)
+        spans.append((m.start(), m.end(), next_span if end is None else end.start(), False))
+    for _, a, b, closed in sorted(spans):
+        yield without_tags(text[a:b]).strip(), closed
+
+
+def _pairs(text: str) -> tuple[list[tuple[int, int, int, int]], list[re.Match[str]]]:
+    """The outermost closed spans as (start of opener, its end, start of close, its end); the openers never closed."""
     opened: list[re.Match[str]] = []
-    pairs: list[tuple[int, int, int]] = []  # start of the opening tag, start and end of what it encloses
+    pairs: list[tuple[int, int, int, int]] = []
     for tag in _TAG.finditer(text):
         if not tag[1]:
             opened.append(tag)
         elif opened:
             opener = opened.pop()
-            pairs = [p for p in pairs if p[0] < opener.start()]  # those inside the new pair
-            pairs.append((opener.start(), opener.end(), tag.start()))
-    begun = [p[0] for p in pairs] + [m.start() for m in opened]
-    spans = [(at, a, b, True) for at, a, b in pairs]
-    for m in opened if lenient else ():
-        end = _UNCLOSED_END.search(text, m.end())
-        stop = min([len(text) if end is None else end.start(), *(b for b in begun if b > m.start())])
-        spans.append((m.start(), m.end(), stop, False))
-    for _, a, b, closed in sorted(spans):
-        yield _without_tags(text[a:b]).strip(), closed
-
-
-def _without_tags(text: str) -> str:
-    while _TAG.search(text):  # taking a tag out can leave another behind
-        text = _TAG.sub("", text)
-    return text
+            while pairs and pairs[-1][0] > opener.start():  # those inside the new pair
+                pairs.pop()
+            pairs.append((opener.start(), opener.end(), tag.start(), tag.end()))
+    return pairs, opened
 
 
 def _cap(spans: list[Reference], clip: Clip) -> tuple[tuple[Reference, ...], bool]:

@@ -3,7 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noisyjax.chat import reference
-from noisyjax.chat.reference import clip_tokens, clip_words, parse_references
+from noisyjax.chat.reference import (
+    clip_tokens,
+    clip_words,
+    has_tag,
+    parse_references,
+    without_references,
+    without_tags,
+)
+from noisyjax.chat.thoughts import FAMILIES
 
 R, E = "<reference>", "</reference>"
 INSTRUCTION = f"Write what helps inside {R} and {E} tags, e.g. {R}helpful information{E}, before you answer."
@@ -36,6 +44,12 @@ def texts(completion: str, **how) -> list[str]:
         ("no tags", [], []),
         ("", [], []),
         (f"{E}{E}{R}", [], []),
+        ("<\nreference\t>a< /\n reference >", ["a"], ["a"]),
+        ('<reference id="1">a</reference> <references>b</references> <re ference>', [], []),  # other tags
+        (f"{R}a\n\nb  c{E}", ["a\n\nb  c"], ["a\n\nb  c"]),  # what is inside stays as it was written
+        (f"{R}a <answer>4</answer> b{E}", ["a <answer>4</answer> b"], ["a <answer>4</answer> b"]),  # closed: no end
+        (f"{R}A{E}{R}a{E}", ["A", "a"], ["A", "a"]),  # only exact duplicates are one
+        (f"{R}a{R}b{R}c{E}", ["c"], ["a", "b", "c"]),
     ],
 )
 def test_table(completion, strict, lenient):
@@ -51,6 +65,48 @@ def test_location_scope_and_a_missing_think_opener():
     assert texts(completion, opened_by_prompt=True, scope="think") == ["a"]
     assert texts(completion, opened_by_prompt=True, scope="answer") == ["b"]
     assert texts(f"{R}a{E} and on", opened_by_prompt=True, scope="think") == ["a"], "a cut thought is thought"
+
+
+def test_the_thought_marks_of_another_family():
+    completion = f"{R}a{E}[/THINK]4 {R}b{E}</think>"
+    got = parse_references(completion, opened_by_prompt=True, tags=FAMILIES["mistral"])
+    assert [(s.text, s.location) for s in got.spans] == [("a", "think"), ("b", "answer")]
+    cut = parse_references(f"{R}a[/THINK]4", opened_by_prompt=True, tags=FAMILIES["mistral"], mode="lenient")
+    assert cut.text == "a", "an unclosed span ends with the thought, whatever closes it"
+
+
+@pytest.mark.parametrize("blank", [" ", "\n", "\t "])
+@pytest.mark.parametrize("before", ["<", "</", f"{R}<", f"{R}a<", "<reference"])
+def test_endless_blanks_in_a_half_written_tag_take_no_time(before, blank):
+    """Read again from every blank, these would take minutes."""
+    assert texts(before + blank * 60_000, mode="lenient") in ([], ["<"], ["a<"])
+
+
+def test_many_unclosed_openers_take_no_time():
+    assert parse_references(R * 20_000, mode="lenient").unclosed == 20_000
+    assert texts(f"{R}a{E}" * 20_000) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "outside"),
+    [
+        (f"4 {R}b{E} and {R}c{E}5", "4  and 5"),
+        (f"{R}a{R}b{E}c{E}4", "4"),
+        (f"4{E}{R}", f"4{E}{R}"),
+        (f"{R}4{R}b{E}", f"{R}4"),
+        ("4", "4"),
+        (f"{R}{E}", ""),
+    ],
+)
+def test_what_stands_outside_of_the_closed_spans(text, outside):
+    assert without_references(text) == outside
+    assert has_tag(outside) == (outside not in ("4  and 5", "4", ""))
+
+
+def test_tags_replaced():
+    assert without_tags(f"a{R}b{E}c") == "abc"
+    assert without_tags(f"a{R}b< / Reference >c", "\n") == "a\nb\nc"
+    assert not has_tag(without_tags(f"a<refer{R}ence>b"))
 
 
 def test_absent_is_not_empty():
@@ -80,7 +136,11 @@ def test_caps():
     got = parse_references(many)
     assert len(got.spans) == reference.MAX_SPANS
     assert got.truncated
-    assert not parse_references("".join(f"{R}s{i}{E}" for i in range(8))).truncated
+    eight = "".join(f"{R}s{i}{E}" for i in range(8))
+    assert not parse_references(eight).truncated
+    assert not parse_references(eight + eight).truncated, "what was said before does not count again"
+    assert not parse_references(f"{R}{'w ' * reference.MAX_TOKENS}{E}").truncated
+    assert parse_references(f"{R}{'w ' * reference.MAX_TOKENS}{E}{R}late{E}").truncated
     long = parse_references(f"{R}{'w ' * 1000}{E}{R}{'v ' * 1000}{E}{R}late{E}")
     assert len(long.text.split()) == reference.MAX_TOKENS
     assert long.truncated
@@ -88,6 +148,8 @@ def test_caps():
     unclosed = parse_references(f"{R}{'w ' * 1000}", mode="lenient")
     assert len(unclosed.text.split()) == reference.MAX_UNCLOSED_TOKENS
     assert unclosed.truncated
+    closed = parse_references(f"{R}{'w ' * 1000}{E}", mode="lenient")
+    assert not closed.truncated, "the lower cap is for unclosed spans"
 
 
 def test_tokens_of_a_tokenizer(tokenizers):
