@@ -1,5 +1,6 @@
 """Find a dataset's files in a folder, or its rows on the hub. The layouts are declared by the task."""
 
+import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,22 @@ def data_folder(data: str) -> Path:
     """The folder `data` names. Raises UsageError when there is none."""
     folder = Path(data).expanduser()
     if not folder.is_dir():
-        parent = folder.parent
-        near = f" ({nearest(folder.name, [p.name for p in parent.iterdir()])})" if parent.is_dir() else ""
-        raise UsageError(f"data={data} is not a folder{near}")
+        raise UsageError(f"data={data} is not a folder{_near_folder(folder)}")
     return folder
+
+
+def _near_folder(folder: Path) -> str:
+    """Folders beside the one that is not there, if their names are like its name; a parent may hold thousands."""
+    if folder.exists():
+        return " but a file: give the folder it lies in"
+    parent = next((p for p in folder.parents if p.is_dir()), None)
+    if parent is None:
+        return ""
+    missing = folder.relative_to(parent).parts[0]
+    near = difflib.get_close_matches(missing, [p.name for p in parent.iterdir() if p.is_dir()], n=3)
+    if near:
+        return f"; did you mean {' or '.join(repr(str(parent / name)) for name in near)}?"
+    return f"; {parent} holds no folder of a name like '{missing}'"
 
 
 def find_files(task: Task, folder: Path, layout: str | None = None, only: Sequence[str] = ()) -> Found | None:

@@ -1,5 +1,7 @@
 """The benchmark's part of a config: which questions, which noise, how it is laid around the question."""
 
+from difflib import get_close_matches
+from itertools import combinations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -7,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from noisyjax.bench.task import get_task
 from noisyjax.config import Schema
 from noisyjax.errors import UsageError
-from noisyjax.records import SETTINGS, noise_kinds
+from noisyjax.records import NOISE_KINDS, SETTINGS, noise_kinds
 
 Assignment = Literal["shared_block", "per_question"]
 Position = Literal["before", "after", "both", "mixed"]
@@ -104,8 +106,7 @@ class BenchConfig(Schema):
             try:
                 noise_kinds(setting)
             except ValueError as error:
-                near = f"; did you mean '{setting.upper()}'?" if setting.upper() in SETTINGS else ""
-                raise ValueError(f"{error}{near}") from error
+                raise ValueError(f"{error}{_near_setting(setting)}") from error
         if len(set(settings)) != len(settings):
             raise ValueError("a setting is named twice")
         return settings
@@ -152,3 +153,11 @@ def _known(name: str) -> None:
         get_task(name)
     except UsageError as error:
         raise ValueError(str(error)) from error
+
+
+def _near_setting(setting: str) -> str:
+    """With names of two letters one wrong letter is half of the name, so that a bar lower than usual is tried too."""
+    known = [*SETTINGS, *("+".join(kinds) for n in (2, 3) for kinds in combinations(NOISE_KINDS, n))]
+    word = setting.upper()
+    near = get_close_matches(word, known, n=1) or get_close_matches(word, known, n=2, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -43,8 +43,19 @@ class Failure:
     mass: tuple[tuple[str, float], ...]
 
 
-def failures(report: RunReport, per_cell: int = PER_CELL) -> list[Failure]:
-    """Up to `per_cell` samples of each cell: questions that the baseline answered come first, then by id."""
+@dataclass(frozen=True)
+class Gallery:
+    """`lost` counts failures that would be shown if the run's log 'prompts' still held their prompts."""
+
+    shown: tuple[Failure, ...]
+    lost: int
+
+
+def failures(report: RunReport, per_cell: int = PER_CELL) -> Gallery:
+    """Up to `per_cell` samples of each cell: questions that the baseline answered come first, then by id.
+
+    Raises RunError when the log 'texts' lacks what prompts are made of.
+    """
     results = report.results
     chosen = [
         (cell.dataset, cell.setting, s)
@@ -53,11 +64,12 @@ def failures(report: RunReport, per_cell: int = PER_CELL) -> list[Failure]:
     ]
     records = _records(results, {sample.key for _, _, sample in chosen})
     prompts, texts = _prompts(results, {sample.prompt for _, _, sample in chosen})
-    return [
+    shown = tuple(
         _failure(dataset, setting, sample, records[sample.key], prompts[sample.prompt], texts)
         for dataset, setting, sample in chosen
-        if sample.key in records and sample.prompt in prompts
-    ]
+        if sample.prompt in prompts
+    )
+    return Gallery(shown, len(chosen) - len(shown))
 
 
 def _choose(report: RunReport, dataset: str, setting: str, per_cell: int) -> list[Sample]:

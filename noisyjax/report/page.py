@@ -73,6 +73,7 @@ def _table(extra: text.Extra) -> dict[str, Any]:
 
 
 def _run(report: RunReport) -> dict[str, Any]:
+    gallery = failures(report)
     drawn = (
         (drop_figure(report), f"Relative change against {report.summary.baseline}, with intervals"),
         (length_figure(report), "Accuracy by length of the completion"),
@@ -89,7 +90,8 @@ def _run(report: RunReport) -> dict[str, Any]:
         "notes": words.notes(report),
         "figures": [{"svg": svg, "caption": caption} for svg, caption in drawn if svg],
         "tables": [_table(extra) for extra in text.detail_tables(report)],
-        "failures": [_shown(report, failure) for failure in failures(report)],
+        "failures": [_shown(report, failure) for failure in gallery.shown],
+        "lost": gallery.lost,
     }
 
 

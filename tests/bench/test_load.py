@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from noisyjax.bench.files import data_folder
 from noisyjax.bench.load import load_questions
 from noisyjax.bench.task import all_tasks, get_task
 from noisyjax.errors import UsageError
@@ -108,10 +109,27 @@ def test_files_can_be_chosen(data):
 def test_what_is_missing_is_said(data, tmp_path):
     with pytest.raises(UsageError, match=r"musique: no data in .*data=FOLDER.* Looked for musique_ans"):
         read("musique", data / "bbq")
-    with pytest.raises(UsageError, match=r"is not a folder \(did you mean 'data'\?\)"):
-        read("musique", tmp_path / "dta")
     with pytest.raises(UsageError, match="did you mean 'human'"):
         read("self_awareness", data, layout="humn")
+
+
+def test_a_missing_folder_names_the_few_that_are_near(tmp_path):
+    for i in range(200):
+        (tmp_path / f"other{i}").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "dat").write_text("a file is no answer")
+    for missing in ("dta", "dta/inner"):
+        with pytest.raises(UsageError) as caught:
+            data_folder(str(tmp_path / missing))
+        assert str(caught.value).endswith(f"is not a folder; did you mean '{tmp_path / 'data'}'?")
+    with pytest.raises(UsageError) as caught:
+        data_folder(str(tmp_path / "xyz"))
+    assert str(caught.value).endswith(f"is not a folder; {tmp_path} holds no folder of a name like 'xyz'")
+    with pytest.raises(UsageError) as caught:
+        data_folder(str(tmp_path / "othr"))
+    assert len(str(caught.value)) < 6 * len(str(tmp_path)) + 100
+    with pytest.raises(UsageError, match="is not a folder but a file"):
+        data_folder(str(tmp_path / "dat"))
 
 
 class TestMultiHopLayouts:

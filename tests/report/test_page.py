@@ -54,6 +54,22 @@ def test_a_lost_log_of_texts_is_named(tmp_path):
         failures(read_runs([tmp_path], draws=100)[0])
 
 
+@pytest.mark.parametrize("kept", [0, 5])
+def test_lost_prompts_are_counted_and_said(tmp_path, kept):
+    fake_run(tmp_path)
+    path = tmp_path / "prompts.jsonl"
+    whole = failures(read_runs([tmp_path], draws=100)[0])
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:kept]))
+    report = read_runs([tmp_path], draws=100)[0]
+    gallery = failures(report)
+    assert gallery.lost > 0
+    assert len(gallery.shown) + gallery.lost == len(whole.shown)
+    assert set(gallery.shown) <= set(whole.shown)
+    text = "".join(parse(to_html([report])).text)
+    assert f"{gallery.lost} more cannot be shown: the run’s log “prompts” lacks their prompts" in text
+
+
 class Collector(HTMLParser):
     """Tags with their attributes, and the text outside of style."""
 
@@ -107,6 +123,10 @@ def test_hostile_text_stays_text(hostile_page):
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", hostile_page)
 
 
+def test_a_whole_run_has_no_word_about_lost_prompts(runs):
+    assert "cannot be shown" not in to_html(read_runs([runs["plain"]], draws=100))
+
+
 def test_hostile_text_in_markdown_stays_in_its_cell(tmp_path):
     fake_run(tmp_path, "name='a|b <i> `c`'", "bench.questions=2", engine=Hostile())
     lines = to_markdown(read_runs([str(tmp_path)])).splitlines()
@@ -156,8 +176,10 @@ def test_page_can_be_read_without_sight_and_in_the_dark(runs):
 
 def test_gallery_shows_spans_in_their_labels(runs):
     report = read_runs([runs["plain"]])[0]
-    shown = failures(report)
+    gallery = failures(report)
+    shown = gallery.shown
     assert shown
+    assert gallery.lost == 0
     labels = {span.label for f in shown for _, spans in f.messages for span in spans}
     assert {"question", "evidence", "distractor"} <= labels
     assert all(len(span.text) <= LONGEST + 10 for f in shown for _, spans in f.messages for span in spans)
@@ -172,6 +194,8 @@ def test_solved_without_noise_comes_first(runs):
     results = report.results
     base = results.cell("quickstart_facts", "ND")
     solved = {s.key.question for s in results.kept(base) if s.score.value == 1}
-    hn = [f.question for f in failures(report, per_cell=9) if (f.dataset, f.setting) == ("quickstart_facts", "HN")]
+    hn = [
+        f.question for f in failures(report, per_cell=9).shown if (f.dataset, f.setting) == ("quickstart_facts", "HN")
+    ]
     flags = [q in solved for q in hn]
     assert flags == sorted(flags, reverse=True)
