@@ -1,0 +1,206 @@
+"""How many rollouts reason with the noise: the distracted-thought proportion, as a lexical figure and as a judgement.
+
+The paper plots such a proportion and does not define it. Here a rollout is distracted or not, and the proportion is the
+mean. Rollouts whose prompt holds no distractor are left out: they cannot be distracted, and counting them as 0 would
+make the figure depend on the mixture of settings.
+
+Lexical: a sentence is compared by the share of its n-grams that stand in a text. It is distracted when some distractor
+holds more of it than question, evidence and hint together do; a tie is not. The rollout is distracted when the share of
+such sentences among those long enough to be compared reaches tau.
+
+Legend: N samples.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from noisyjax.chat.reference import without_tags
+from noisyjax.judge.asking import MATERIAL, Form, JudgeConfig
+from noisyjax.judge.guard import neutralise
+from noisyjax.records import Verdict
+from noisyjax.train.metrics import Mean, Metrics
+from noisyjax.train.rewards.config import DistractionConfig
+from noisyjax.train.rewards.ngrams import Gram, gram_set, grams, share_within
+from noisyjax.train.rewards.samples import Sample
+
+
+class Compared(StrEnum):
+    """Whether a rollout could be compared, and if not, why."""
+
+    YES = "yes"
+    NO_DISTRACTOR = "no_distractor"
+    NO_REASONING = "no_reasoning"
+    """Nothing was reasoned, or no sentence is long enough."""
+    UNSCORED = "unscored"
+    """The judge gave no verdict."""
+
+
+@dataclass(frozen=True)
+class Distraction:
+    """Of N samples: value_n float64 [N], 1 distracted, 0 not, nan undefined; compared_n says why it is undefined.
+
+    share_n float64 [N]: the share of distracted sentences (lexical form), nan where undefined or judged.
+    """
+
+    value_n: np.ndarray
+    share_n: np.ndarray
+    compared_n: tuple[Compared, ...]
+
+    def metrics(self, name: str = "distraction/lexical") -> Metrics:
+        """The proportion, and of the rollouts that had a distractor the share that could not be compared."""
+        had_n = np.array([c is not Compared.NO_DISTRACTOR for c in self.compared_n], bool)
+        return {
+            name: Mean.of(self.value_n, ~np.isnan(self.value_n)),
+            f"{name}_sentences": Mean.of(self.share_n, ~np.isnan(self.share_n)),
+            f"{name}_undefined": Mean.of(np.isnan(self.value_n), had_n),
+        }
+
+
+_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
+
+
+def sentences(reasoning: str) -> list[str]:
+    """The sentences and lines of a thought; a reference tag ends one. "3.5" and "e.g.x" do not."""
+    return [s.strip() for s in _SENTENCE_END.split(without_tags(reasoning, "\n")) if s.strip()]
+
+
+def lexical_distraction(samples: Sequence[Sample], config: DistractionConfig) -> Distraction:
+    """The lexical form for a batch; a case's texts are cut into n-grams once."""
+    known: dict[str, tuple[frozenset[Gram], list[frozenset[Gram]]]] = {}
+    shares: list[float] = []
+    compared: list[Compared] = []
+    for sample in samples:
+        case = sample.case
+        if not case.noise:
+            share, state = None, Compared.NO_DISTRACTOR
+        else:
+            if case.id not in known:
+                known[case.id] = (
+                    gram_set(case.relevant, config.ngram),
+                    [gram_set([text], config.ngram) for text in case.noise],
+                )
+            share = distracted_share(sample.reasoning, *known[case.id], config.ngram)
+            state = Compared.NO_REASONING if share is None else Compared.YES
+        shares.append(np.nan if share is None else share)
+        compared.append(state)
+    share_n = np.array(shares, np.float64)
+    value_n = np.where(np.isnan(share_n), np.nan, share_n >= config.tau)
+    return Distraction(value_n, share_n, tuple(compared))
+
+
+def distracted_share(
+    reasoning: str, relevant: frozenset[Gram], distractors: Sequence[frozenset[Gram]], n: int
+) -> float | None:
+    """The share of distracted sentences among those of at least `n` words; None where there is none."""
+    compared = [found for sentence in sentences(reasoning) if (found := grams(sentence, n))]
+    if not compared:
+        return None
+    return sum(_is_distracted(found, relevant, distractors) for found in compared) / len(compared)
+
+
+def _is_distracted(found: list[Gram], relevant: frozenset[Gram], distractors: Sequence[frozenset[Gram]]) -> bool:
+    best = max((share_within(found, distractor) for distractor in distractors), default=0.0)
+    return best > share_within(found, relevant)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# The judgement
+# ----------------------------------------------------------------------------------------------------------------
+
+INSTRUCTION = f"""\
+You read how somebody reasoned. You are given a question, noise that stood beside it and does not help to answer it, \
+perhaps a hint that does, and the reasoning. Decide whether the reasoning leans on the noise. Do not answer the \
+question, and do not decide whether the reasoning is right.
+
+Choose one word:
+YES - some step takes a fact, a number, a name or a claim from the noise as evidence for the answer, or sets out to \
+answer something that only the noise asks.
+NO - the noise is not mentioned, or it is mentioned only to be set aside; or what is used stands in the question or \
+the hint as well.
+
+{MATERIAL}"""
+
+
+class Leans(StrEnum):
+    """What a judge of distraction may say."""
+
+    YES = "yes"
+    NO = "no"
+
+
+@dataclass(frozen=True)
+class DistractionItem:
+    """One thought to be judged. `candidate` is the reasoning, `distractors` the noise it is held against."""
+
+    question: str
+    distractors: tuple[str, ...]
+    candidate: str
+    hint: str | None = None
+
+    @property
+    def golds(self) -> tuple[str, ...]:
+        return self.distractors
+
+    @property
+    def context(self) -> tuple[str, ...]:
+        return () if self.hint is None else (self.hint,)
+
+
+def _blocks(item: DistractionItem, config: JudgeConfig) -> Sequence[tuple[str, str]]:
+    hint = [("hint", neutralise(item.hint, config.question_chars))] if item.hint is not None else []
+    noise = "\n\n".join(item.distractors)
+    return (
+        ("question", neutralise(item.question, config.question_chars)),
+        *hint,
+        ("noise", neutralise(noise, config.candidate_chars)),
+        ("reasoning", neutralise(item.candidate, config.candidate_chars)),
+    )
+
+
+DISTRACTION: Form[DistractionItem] = Form(
+    name="distraction",
+    labels=Leans,
+    passes=Leans.YES,
+    absent=Leans.NO,
+    wordings=(INSTRUCTION,),
+    instruction=lambda item: INSTRUCTION,
+    blocks=_blocks,
+)
+"""For `judge.asking.judge_items`. Noise and reasoning are long: `candidate_chars` bounds both, so set it high."""
+
+Judge = Callable[[Sequence[DistractionItem]], Sequence[Verdict]]
+"""Items to verdicts in their order; a None value is unscored."""
+
+
+def judged_distraction(samples: Sequence[Sample], judge: Judge) -> Distraction:
+    """The judge's form for a batch: one call for all samples that have both noise and reasoning.
+
+    With an engine: `lambda items: judge_items(DISTRACTION, engine, items, cache, config, tokenizer)`.
+    """
+    compared = [_can_be_judged(sample) for sample in samples]
+    at = [i for i, state in enumerate(compared) if state is Compared.YES]
+    verdicts = judge([distraction_item(samples[i]) for i in at]) if at else ()
+    value_n = np.full(len(samples), np.nan)
+    for i, verdict in zip(at, verdicts, strict=True):
+        if verdict.value is None:
+            compared[i] = Compared.UNSCORED
+        else:
+            value_n[i] = float(verdict.value)
+    return Distraction(value_n, np.full(len(samples), np.nan), tuple(compared))
+
+
+def distraction_item(sample: Sample) -> DistractionItem:
+    """What a judge is shown of a sample."""
+    case = sample.case
+    question = "\n\n".join((case.question, *case.evidence))
+    return DistractionItem(question, case.noise, without_tags(sample.reasoning), case.gold)
+
+
+def _can_be_judged(sample: Sample) -> Compared:
+    if not sample.case.noise:
+        return Compared.NO_DISTRACTOR
+    return Compared.YES if without_tags(sample.reasoning).strip() else Compared.NO_REASONING
