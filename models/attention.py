@@ -6,15 +6,20 @@ different arrays (a prefix that many rows share, a row's own cache, the tokens o
 other and never copied together, and the memory is that of one block of scores, whatever the length.
 
 Legend: B batch, T query length, S key length, N query heads, K kv heads, G = N/K, H head dim,
-        R = G*T query rows per kv head, C labels.
+        R = G*T query rows per kv head, C labels, I and J blocks of queries and of keys.
 """
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 MASKED = -1e30  # finite, so that a row with no visible key gives zeros and finite gradients instead of NaN
+SAVED = "attention"
+"""The name under which a remat policy may keep attention's results rather than make them again."""
 
 
 class Accumulator(NamedTuple):
@@ -105,37 +110,135 @@ def self_attention(
     pos_bt: jax.Array,
     segment_bt: jax.Array,
     window: int | jax.Array | None = None,
-    block: int = 1024,
+    block: int = 512,
+    *,
+    parent_bt: jax.Array | None = None,
 ) -> jax.Array:
-    """Causal attention of a sequence to itself, [B, T, N, H]; memory O(block x block), differentiable.
+    """Attention of packed rows to themselves, [B, T, N, H]; memory O(T), forwards and backwards.
 
-    pos_bt int32 are positions; segment_bt int32 numbers the packed sequences, 0 for padding: a query sees keys of its
-    own segment only, and a padding row gives zeros.
+    A query sees a key that does not lie behind it in the row, if the key's segment is the query's own or its parent,
+    and its position is inside the window. So a response sees its prompt and itself, whatever lies between them.
+
+    Args:
+        pos_bt: int32 positions; only a window looks at them.
+        segment_bt: int32 numbers of the sequences in a row; 0 is padding, which neither sees nor is seen: zeros.
+        window: positions back that a query sees, itself included; None for all.
+        block: tokens per block of queries and keys at most.
+        parent_bt: int32 the segment that is visible beside a token's own; None for no other.
     """
-    b, t, n, h = q_btnh.shape
-    kv = k_btkh.shape[2]
-    size = min(block, t)
-    pad = -t % size
+    t, kv = q_btnh.shape[1], k_btkh.shape[2]
+    count = -(-t // block)
+    size = -(-t // count)
 
-    def blocks(x: jax.Array) -> jax.Array:  # [B, T, ...] -> [T/size, B, size, ...]
-        x = jnp.pad(x, [(0, 0), (0, pad)] + [(0, 0)] * (x.ndim - 2))
-        return x.reshape(b, -1, size, *x.shape[2:]).swapaxes(0, 1)
+    def blocks(x: jax.Array) -> jax.Array:  # [B, T, ...] -> [I, B, size, ...]
+        x = jnp.pad(x, [(0, 0), (0, count * size - t)] + [(0, 0)] * (x.ndim - 2))
+        return x.reshape(x.shape[0], count, size, *x.shape[2:]).swapaxes(0, 1)
 
-    keys = (blocks(k_btkh), blocks(v_btkh), blocks(pos_bt), blocks(segment_bt))
+    sight = Sight(
+        blocks(pos_bt),
+        blocks(segment_bt),
+        blocks(segment_bt if parent_bt is None else parent_bt),
+        None if window is None else jnp.asarray(window, jnp.int32),
+    )
+    q = jax.vmap(lambda x: split_heads(x, kv))(blocks(q_btnh))
+    out = _blockwise(q, blocks(k_btkh).swapaxes(2, 3), blocks(v_btkh).swapaxes(2, 3), sight)
+    out = jax.vmap(lambda x: join_heads(x, size))(out).swapaxes(0, 1)
+    return out.reshape(out.shape[0], count * size, *q_btnh.shape[2:])[:, :t]
 
-    @jax.checkpoint
-    def one_query_block(q_block: tuple[jax.Array, ...]) -> jax.Array:
-        q, q_pos, q_seg = q_block
-        q_bkrh = split_heads(q, kv)
 
-        def body(acc: Accumulator, key_block: tuple[jax.Array, ...]) -> tuple[Accumulator, None]:
-            k, v, k_pos, k_seg = key_block
-            same = (q_seg[:, :, None] == k_seg[:, None, :]) & (q_seg[:, :, None] > 0)
-            see = causal(q_pos, k_pos, n // kv, window) & jnp.tile(same, (1, n // kv, 1))[:, None]
-            return visit(acc, q_bkrh, k.swapaxes(1, 2), v.swapaxes(1, 2), see), None
+class Sight(NamedTuple):
+    """What decides who sees whom: positions, segments and parent segments in blocks, int32 [I, B, size]; the window."""
 
-        acc, _ = jax.lax.scan(body, start(q_bkrh), keys)
-        return join_heads(finish(acc, q.dtype)[0], size)
+    pos: jax.Array
+    segment: jax.Array
+    parent: jax.Array
+    window: jax.Array | None
 
-    out = jax.lax.map(one_query_block, (blocks(q_btnh), blocks(pos_bt), blocks(segment_bt)))
-    return out.swapaxes(0, 1).reshape(b, t + pad, n, h)[:, :t]
+    def visible(self, i: jax.Array, j: jax.Array, groups: int) -> jax.Array:
+        """bool [B, 1, groups*size, size]: which keys of block j the queries of block i see."""
+        size = self.pos.shape[-1]
+        q_pos, q_segment, q_parent = (x[i][:, :, None] for x in self[:3])
+        k_pos, k_segment = (x[j][:, None, :] for x in self[:2])
+        index = jnp.arange(size)
+        see = (j * size + index[None, :] <= i * size + index[:, None]) & (q_segment > 0)
+        see &= (k_segment == q_segment) | (k_segment == q_parent)
+        if self.window is not None:
+            see &= k_pos > q_pos - self.window
+        return jnp.tile(see, (1, groups, 1))[:, None]
+
+    def partners(self) -> jax.Array:
+        """bool [I, J]: pairs of query and key blocks in which a query of some row may see a key.
+
+        Judged by the range of segments in a block, so that it costs nothing and never leaves out a pair that matters.
+        """
+
+        def span(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return jnp.where(x > 0, x, jnp.iinfo(x.dtype).max).min(-1), x.max(-1)
+
+        def meet(q: tuple[jax.Array, jax.Array], k: tuple[jax.Array, jax.Array]) -> jax.Array:
+            return (q[0][:, None] <= k[1][None]) & (k[0][None] <= q[1][:, None])
+
+        keys = span(self.segment)
+        may = meet(keys, keys) | meet(span(self.parent), keys)
+        if self.window is not None:
+            may &= self.pos.max(-1)[None] > self.pos.min(-1)[:, None] - self.window
+        return jnp.tril(may.any(-1))
+
+
+def _over(partners_x: jax.Array, body: Callable[[jax.Array, Any], Any], carry: Any) -> Any:
+    """`body(j, carry)` for every j at which `partners_x` is True, in order."""
+    order = jnp.argsort(~partners_x, stable=True)
+    return jax.lax.fori_loop(0, partners_x.sum(), lambda x, carry: body(order[x], carry), carry)
+
+
+@jax.custom_vjp
+def _blockwise(q_ibkrh: jax.Array, k_jbksh: jax.Array, v_jbksh: jax.Array, sight: Sight) -> jax.Array:
+    """Attention between blocks, shaped like the queries. Its backward pass keeps one number per query and head."""
+    return _blockwise_forward(q_ibkrh, k_jbksh, v_jbksh, sight)[0]
+
+
+def _blockwise_forward(q_ibkrh: jax.Array, k_jbksh: jax.Array, v_jbksh: jax.Array, sight: Sight):
+    groups = q_ibkrh.shape[3] // k_jbksh.shape[3]
+
+    def one(xs: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        i, q, partners = xs
+        acc = _over(
+            partners, lambda j, acc: visit(acc, q, k_jbksh[j], v_jbksh[j], sight.visible(i, j, groups)), start(q)
+        )
+        lse = acc.max_bkr + jnp.log(jnp.maximum(acc.sum_bkr, 1e-37))
+        return finish(acc, q.dtype)[0], jnp.where(acc.sum_bkr > 0, lse, 0.0)
+
+    out, lse = jax.lax.map(one, (jnp.arange(len(q_ibkrh)), q_ibkrh, sight.partners()))
+    out, lse = checkpoint_name(out, SAVED), checkpoint_name(lse, SAVED)
+    return out, (q_ibkrh, k_jbksh, v_jbksh, sight, out, lse)
+
+
+def _blockwise_backward(residuals: tuple, dout_ibkrh: jax.Array):
+    """Blocks of weights are made again from the kept log-sum-exp (Dao et al. 2022, FlashAttention, algorithm 4)."""
+    q_ibkrh, k_jbksh, v_jbksh, sight, out_ibkrh, lse_ibkr = residuals
+    groups, scale = q_ibkrh.shape[3] // k_jbksh.shape[3], q_ibkrh.shape[-1] ** -0.5
+    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+    def one(dkv: tuple[jax.Array, jax.Array], xs: tuple) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        i, q, out, lse, dout, partners = xs
+        delta = product("bkrh,bkrh->bkr", dout, out)[..., None]
+
+        def body(j: jax.Array, carry: tuple) -> tuple:
+            dq, dk, dv = carry
+            k, v = k_jbksh[j], v_jbksh[j]
+            score = product("bkrh,bksh->bkrs", q, k) * scale
+            weight = jnp.where(sight.visible(i, j, groups), jnp.exp(score - lse[..., None]), 0.0)
+            dscore = (weight * (product("bkrh,bksh->bkrs", dout, v) - delta) * scale).astype(q.dtype)
+            dv = dv.at[j].add(product("bkrs,bkrh->bksh", weight.astype(v.dtype), dout))
+            dk = dk.at[j].add(product("bkrs,bkrh->bksh", dscore, q))
+            return dq + product("bkrs,bksh->bkrh", dscore, k), dk, dv
+
+        dq, *dkv = _over(partners, body, (jnp.zeros(q.shape, jnp.float32), *dkv))
+        return (dkv[0], dkv[1]), dq.astype(q.dtype)
+
+    xs = (jnp.arange(len(q_ibkrh)), q_ibkrh, out_ibkrh, lse_ibkr, dout_ibkrh, sight.partners())
+    (dk, dv), dq = jax.lax.scan(one, (jnp.zeros(k_jbksh.shape, jnp.float32), jnp.zeros(v_jbksh.shape, jnp.float32)), xs)
+    return dq, dk.astype(k_jbksh.dtype), dv.astype(v_jbksh.dtype), None
+
+
+_blockwise.defvjp(_blockwise_forward, _blockwise_backward)

@@ -12,13 +12,13 @@ Legend: B batch, T query length, D model, N heads, K kv heads, H head dim, F ffn
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from . import attention, rope
+from . import attention, head, rope
 from .config import ModelConfig
 
 EVERYTHING = 2**30
@@ -28,8 +28,22 @@ Attend = Callable[[Any, int | jax.Array | None, jax.Array, jax.Array, jax.Array]
 """attend(per_layer, window, q_btnh, k_btkh, v_btkh) -> (out_btnh, anything to collect per layer)."""
 
 
+Remat = Literal["none", "dots", "full"]
+"""What a layer keeps for its backward pass: all; the results of weight products and of attention; its input alone."""
+
 Weight = Callable[[str], Any]
 """A layer's parameter by its name inside the layer; None where the family has none."""
+
+
+def _remat(layer: Callable, remat: Remat, scanned: bool) -> Callable:
+    """The layer with `remat`. Only in a scan can it not be merged with its recomputation by the compiler."""
+    if remat == "none":
+        return layer
+    policies = jax.checkpoint_policies
+    dots = policies.save_from_both_policies(
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(attention.SAVED)
+    )
+    return jax.checkpoint(layer, policy=dots if remat == "dots" else None, prevent_cse=not scanned)
 
 
 def _param(x: jax.Array | None) -> Any:
@@ -172,27 +186,37 @@ class Decoder(nnx.Module):
         return self.embed.w_vd[...][ids_bt]
 
     def run_layers(
-        self, x_btd: jax.Array, pos_bt: jax.Array, attend: Attend, per_layer: Any = None
+        self, x_btd: jax.Array, pos_bt: jax.Array, attend: Attend, per_layer: Any = None, remat: Remat = "none"
     ) -> tuple[jax.Array, Any]:
         """Run every layer and the final norm: (x_btd, what `attend` collected, per layer).
 
         `per_layer` is handed to `attend` a layer at a time; it and the result are stacked [L, ...] pytrees when the
-        layers are stacked, else lists of L pytrees.
+        layers are stacked, else lists of L pytrees. `remat`: what of a layer its backward pass finds kept.
         """
         cos, sin = rope.rotation(rope.inverse_frequencies(self.cfg.rope, self.cfg.head_dim), pos_bt, x_btd.dtype)
         windows = self.cfg.windows or (None,) * self.cfg.n_layers
         if isinstance(self.layers, Layer):
-            x_btd, collected = self._scan(x_btd, cos, sin, attend, per_layer, windows)
+            x_btd, collected = self._scan(x_btd, cos, sin, attend, per_layer, windows, remat)
         else:
             collected = []
             per_layer = [None] * self.cfg.n_layers if per_layer is None else per_layer
             for layer, mine, window in zip(self.layers, per_layer, windows, strict=True):
-                x_btd, got = layer(x_btd, cos, sin, attend, mine, window)
+                run = _remat(
+                    lambda x, layer=layer, mine=mine, w=window: layer(x, cos, sin, attend, mine, w), remat, False
+                )
+                x_btd, got = run(x_btd)
                 collected.append(got)
         return self.final_norm(x_btd), collected
 
     def _scan(
-        self, x: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend, per_layer: Any, windows: tuple
+        self,
+        x: jax.Array,
+        cos: jax.Array,
+        sin: jax.Array,
+        attend: Attend,
+        per_layer: Any,
+        windows: tuple,
+        remat: Remat,
     ) -> tuple[jax.Array, Any]:
         graph, state = nnx.split(self.layers)
         alike = len(set(windows)) == 1
@@ -203,23 +227,38 @@ class Decoder(nnx.Module):
             layer = nnx.merge(graph, xs[0])
             return layer(x, cos, sin, attend, xs[1], windows[0] if alike else xs[2])
 
-        return jax.lax.scan(body, x, (state, per_layer, window_l))
+        return jax.lax.scan(_remat(body, remat, scanned=True), x, (state, per_layer, window_l))
+
+    @property
+    def table(self) -> jax.Array:
+        """The output head [V, D]; the embedding where they are tied."""
+        return (self.embed if self.head is None else self.head).w_vd[...]
 
     def logits(self, x_btd: jax.Array) -> jax.Array:
         """float32 [..., V]."""
-        table = self.embed if self.head is None else self.head
-        return jnp.einsum("...d,vd->...v", x_btd, table.w_vd[...], preferred_element_type=jnp.float32)
+        return jnp.einsum("...d,vd->...v", x_btd, self.table, preferred_element_type=jnp.float32)
 
-    def hidden(self, ids_bt: jax.Array, pos_bt: jax.Array | None = None, segment_bt: jax.Array | None = None):
-        """Final hidden states of whole sequences, [B, T, D]; padding (segment 0) gives finite, meaningless rows."""
+    def hidden(
+        self,
+        ids_bt: jax.Array,
+        pos_bt: jax.Array | None = None,
+        segment_bt: jax.Array | None = None,
+        parent_bt: jax.Array | None = None,
+        remat: Remat = "none",
+    ) -> jax.Array:
+        """Final hidden states of whole rows, [B, T, D]; padding (segment 0) gives finite, meaningless ones.
+
+        Without segments a row is one sequence. A token sees what lies before it in its segment and in its parent
+        segment (`attention.self_attention`).
+        """
         b, t = ids_bt.shape
         pos_bt = jnp.broadcast_to(jnp.arange(t), (b, t)) if pos_bt is None else pos_bt
         segment_bt = jnp.ones((b, t), jnp.int32) if segment_bt is None else segment_bt
 
         def attend(_, window, q, k, v):
-            return attention.self_attention(q, k, v, pos_bt, segment_bt, window), None
+            return attention.self_attention(q, k, v, pos_bt, segment_bt, window, parent_bt=parent_bt), None
 
-        return self.run_layers(self.embed_tokens(ids_bt), pos_bt, attend)[0]
+        return self.run_layers(self.embed_tokens(ids_bt), pos_bt, attend, remat=remat)[0]
 
 
 def forward(model: Decoder, ids_bt: jax.Array, pos_bt: jax.Array | None = None, segment_bt: jax.Array | None = None):
@@ -228,26 +267,10 @@ def forward(model: Decoder, ids_bt: jax.Array, pos_bt: jax.Array | None = None, 
 
 
 def token_logprobs(
-    model: Decoder, ids_bt: jax.Array, valid_v: jax.Array | None = None, temperature: float = 1.0, chunk: int = 1024
+    model: Decoder, ids_bt: jax.Array, valid_v: jax.Array | None = None, temperature: float = 1.0
 ) -> jax.Array:
     """log p(ids[t] | ids[<t]) for t >= 1, float32 [B, T-1], as a trainer computes them: one full forward.
 
-    The [B, T, V] logits are never held whole: positions go through the head `chunk` at a time. `valid_v` bool [V]
-    removes undecodable vocabulary rows from the normaliser, as the sampler does.
+    `valid_v` bool [V] removes undecodable vocabulary rows from the normaliser, as the sampler does.
     """
-    x_btd, next_bt = model.hidden(ids_bt)[:, :-1], ids_bt[:, 1:]
-    b, t, d = x_btd.shape
-    size = min(chunk, t)
-    pad = -t % size
-    x = jnp.pad(x_btd, ((0, 0), (0, pad), (0, 0))).reshape(b, -1, size, d).swapaxes(0, 1)
-    nxt = jnp.pad(next_bt, ((0, 0), (0, pad))).reshape(b, -1, size).swapaxes(0, 1)
-
-    @jax.checkpoint
-    def piece(xs: tuple[jax.Array, jax.Array]) -> jax.Array:
-        logits = model.logits(xs[0]) / temperature
-        if valid_v is not None:
-            logits = jnp.where(valid_v, logits, attention.MASKED)
-        picked = jnp.take_along_axis(logits, xs[1][..., None], -1)[..., 0]
-        return picked - jax.nn.logsumexp(logits, -1)
-
-    return jax.lax.map(piece, (x, nxt)).swapaxes(0, 1).reshape(b, -1)[:, :t]
+    return head.target_logprobs(model.hidden(ids_bt)[:, :-1], model.table, ids_bt[:, 1:], valid_v, temperature)[0]
