@@ -10,6 +10,7 @@ from noisyjax.evaluate.score import NO_VERDICT, Presented, Reading, TaskScorer, 
 from noisyjax.judge import VerdictCache
 from noisyjax.records import Completion, Finish, Question, Score, State
 from noisyjax.store import Key, RunReader, RunWriter, decode_completion, decode_score, open_readers
+from noisyjax.store.manifest import broken
 
 
 class Stored:
@@ -17,6 +18,8 @@ class Stored:
 
     def __init__(self, run: RunReader):
         self.run = run
+        if "reading" not in run.manifest.about:
+            raise broken(run.folder.url, "lacks 'about.reading'")
         self.reading = Reading(**run.manifest.about["reading"])
         self.questions = {r["id"]: read_question(r) for r in run.records("questions")}
         self._presented = {r["id"]: (r["dataset"], presented_of(r)) for r in run.records("prompts")}

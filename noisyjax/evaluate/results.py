@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,6 +13,7 @@ from noisyjax.errors import UsageError
 from noisyjax.records import Finish, Score, State
 from noisyjax.scoring import CellValues, headline, per_question
 from noisyjax.store import Key, Manifest, RunReader, decode_score, open_readers
+from noisyjax.store.manifest import broken
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ class RunResults:
 def load_results(url: str) -> RunResults:
     """The run at `url`, its shards as one. UsageError when it is none, or when its shards are of different runs."""
     readers = tuple(open_readers(url))
+    for reader in readers:
+        _check(reader)
     first = readers[0].manifest
     for reader in readers[1:]:
         first_facts, facts = ((m.config, m.model, m.tasks) for m in (first, reader.manifest))
@@ -138,6 +141,22 @@ def load_results(url: str) -> RunResults:
             samples[key] = _sample(key, record, scores.get(key))
     name = str(first.about.get("name") or PurePosixPath(url).name)
     return RunResults(name, str(url), first, readers, _cells(r.manifest for r in readers), samples)
+
+
+_ABOUT = ("cells", "datasets", "absent", "block_seed", "engine", "reading")
+"""What a report reads of a manifest's `about`."""
+
+
+def _check(reader: RunReader) -> None:
+    """UsageError where the manifest is one, but not that of an evaluation."""
+    manifest = reader.manifest
+    missing = [f"'about.{name}'" for name in _ABOUT if name not in manifest.about]
+    missing += [] if "bench" in manifest.config else ["'config.bench'"]
+    if missing:
+        raise broken(reader.folder.url, f"lacks {', '.join(missing)}")
+    keys = {f.name for f in fields(CellInfo)}
+    if any(not isinstance(cell, dict) or cell.keys() != keys for cell in manifest.about["cells"]):
+        raise broken(reader.folder.url, "holds a cell in 'about.cells' that is none")
 
 
 def _cells(manifests: Iterable[Manifest]) -> tuple[CellInfo, ...]:

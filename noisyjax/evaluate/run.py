@@ -18,7 +18,7 @@ from noisyjax.evaluate.schema import EvalConfig, KeepConfig
 from noisyjax.evaluate.score import Presented, Reading, TaskScorer
 from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.records import Completion, Finish, NoisyPrompt, Request
-from noisyjax.store import Key, Manifest, RunWriter
+from noisyjax.store import Key, Manifest, RunWriter, check_place
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ def evaluate(config: EvalConfig, opened: OpenEngine | None = None) -> Outcome:
     Raises UsageError for what cannot be run, RunError when storing or the engine fails for good, and Stopped on Ctrl-C
     or SIGTERM; after the last two the same call goes on where it was.
     """
+    check_place(_folder(config))  # again when it is opened; here before a model is loaded
     bench = load_bench(config.bench)
     work = plan(config, bench)
     engine = opened or open_engine(config.engine, config.template_kwargs, config.count_with)

@@ -57,6 +57,9 @@ class Folder(Protocol):
     def age(self, name: str) -> float | None:
         """Seconds since the file was last written; None when there is none or the store cannot tell."""
 
+    def names(self) -> list[str]:
+        """Names of everything inside, sorted; none for a folder that is not there."""
+
     def children(self) -> list[str]:
         """Names of the folders inside, sorted."""
 
@@ -139,6 +142,9 @@ class LocalFolder:
             return time.time() - (self.path / name).stat().st_mtime
         except FileNotFoundError:
             return None
+
+    def names(self) -> list[str]:
+        return sorted(p.name for p in self.path.iterdir()) if self.path.is_dir() else []
 
     def children(self) -> list[str]:
         return sorted(p.name for p in self.path.iterdir() if p.is_dir()) if self.path.is_dir() else []

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -43,15 +43,21 @@ class Manifest:
 
     @classmethod
     def from_json(cls, raw: bytes, where: str) -> "Manifest":
+        """UsageError that says what is wrong with the file and what to do, or that a newer release wrote it."""
         try:
             data = json.loads(raw)
-            if data["format"] > FORMAT:
-                raise UsageError(
-                    f"{where} was written by noisyjax {data.get('noisyjax')}, which is newer than this one"
-                )
-            return cls(**data)
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{where}/{MANIFEST_NAME} cannot be read: {error}") from None
+        except ValueError as error:
+            raise broken(where, f"is not valid JSON ({error})" if raw.strip() else "is empty") from None
+        if not isinstance(data, dict):
+            raise broken(where, f"holds no JSON object but {json.dumps(data):.40}")
+        if isinstance(data.get("format"), int) and data["format"] > FORMAT:
+            raise UsageError(f"{where} was written by noisyjax {data.get('noisyjax')}, which is newer than this one")
+        wrong = [f"'{name}'" for name, kind in _KINDS.items() if not isinstance(data.get(name), kind)]
+        if wrong:
+            raise broken(where, f"lacks {', '.join(wrong)}, or holds something else there")
+        if unknown := data.keys() - {f.name for f in fields(cls)}:
+            raise broken(where, f"holds what no manifest has: {', '.join(sorted(map(repr, unknown)))}")
+        return cls(**data)
 
     def check_resumes(self, old: "Manifest", where: str) -> None:
         """UsageError that names every differing key when this is not the run that `old` began."""
@@ -70,6 +76,24 @@ class Manifest:
                 f"{where} holds a run with another config; give this one another `out`, or undo these differences:\n"
                 + listed
             )
+
+
+_KINDS: Mapping[str, type] = {
+    "format": int,
+    "config": dict,
+    "config_hash": str,
+    "model": dict,
+    "tasks": dict,
+    "about": dict,
+}
+
+
+def broken(where: str, what: str) -> UsageError:
+    """For a manifest that somebody changed or cut: it is written whole or not at all."""
+    return UsageError(
+        f"{where}/{MANIFEST_NAME} {what}. The samples beside it are unharmed: restore this one file from a copy, or "
+        "evaluate again with another `out`"
+    )
 
 
 def _as_json(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,6 +84,9 @@ class ObjectFolder:
         """File name -> bytes, for the files directly inside."""
         return {posixpath.basename(i["name"]): i["size"] for i in self._list(name) if i["type"] == "file"}
 
+    def names(self) -> list[str]:
+        return sorted(posixpath.basename(i["name"].rstrip("/")) for i in self._list(""))
+
     def children(self) -> list[str]:
         return sorted(posixpath.basename(i["name"].rstrip("/")) for i in self._list("") if i["type"] == "directory")
 

@@ -24,7 +24,7 @@ from noisyjax.errors import RunError, UsageError, nearest
 from noisyjax.records import Completion, Finish, Score
 from noisyjax.store.encode import encode_completion, encode_score, to_line
 from noisyjax.store.folder import Folder, Log, open_folder
-from noisyjax.store.lock import Lock
+from noisyjax.store.lock import LOCK_NAME, Lock
 from noisyjax.store.manifest import MANIFEST_NAME, Manifest
 
 _log = logging.getLogger(__name__)
@@ -104,8 +104,10 @@ class RunWriter(RunReader):
     ) -> "RunWriter":
         """Begin the run at `url`, or go on with it. `resolved` is the YAML written beside it.
 
-        UsageError when `url` holds a run with another config; RunError when another process writes it.
+        UsageError when `url` holds a run with another config, or files that are no run; RunError when another process
+        writes it.
         """
+        check_place(url)
         folder = open_folder(url)
         lock = Lock(folder, say)
         try:
@@ -220,6 +222,25 @@ def open_readers(url: str | Path) -> list[RunReader]:
     if not readers:
         raise _not_a_run(folder)
     return readers
+
+
+def check_place(url: str | Path) -> None:
+    """UsageError when `url` is neither empty nor a run: a run never mixes its files with others."""
+    folder = open_folder(url)
+    own = {LOCK_NAME, RESOLVED_NAME, MANIFEST_NAME}
+    names = folder.names()
+    foreign = [name for name in names if name not in own and not name.startswith(".")]
+    if not foreign or MANIFEST_NAME in names:
+        return
+    if any(name.removesuffix(".jsonl") == "samples" for name in foreign):
+        raise UsageError(
+            f"{folder.url} holds samples of a run whose {MANIFEST_NAME} is lost: restore that file, or choose another "
+            "folder with out=FOLDER"
+        )
+    few = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
+    raise UsageError(
+        f"{folder.url} is not empty and holds no run ({few}). Choose a new or an empty folder with out=FOLDER"
+    )
 
 
 def _not_a_run(folder: Folder) -> UsageError:

@@ -1,5 +1,6 @@
 """The command line as a person meets it: help at once, one readable line for each mistake, the right exit code."""
 
+import json
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from evaluate_fakes import fake_run
 
 from noisyjax.cli import main
 from noisyjax.config import load, packaged_configs
@@ -143,6 +145,38 @@ def test_a_message_cannot_command_the_terminal(say):
     code, _, err = say("report", "no\x1b[2Jrun")
     assert code == 2
     assert "no␛[2Jrun is not a run" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda m: {}, "lacks 'format', 'config'"),
+        (lambda m: {**m, "about": {}}, r"lacks 'about\.cells', 'about\.datasets'"),
+        (lambda m: {**m, "config": {}}, r"lacks 'config\.bench'"),
+        (
+            lambda m: {**m, "about": {**m["about"], "cells": [{"id": "x"}]}},
+            r"holds a cell in 'about\.cells' that is none",
+        ),
+    ],
+)
+def test_a_broken_manifest_is_one_readable_message(change, wanted, tmp_path, say):
+    fake_run(tmp_path, "bench.questions=1")
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    code, _, err = say("report", str(tmp_path))
+    assert code == 2
+    assert re.search(wanted, err), err
+    assert "restore this one file from a copy" in err
+    assert "Traceback" not in err
+
+
+def test_eval_leaves_a_folder_alone_that_is_no_run(tmp_path, say):
+    """Said before the model, which is not there, is looked for."""
+    (tmp_path / "thesis.tex").write_text("")
+    code, _, err = say("eval", "quickstart", "engine.model=/no/such", f"out={tmp_path}")
+    assert code == 2
+    assert "is not empty and holds no run (thesis.tex)" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_model_folder_mistakes(tmp_path, say):
