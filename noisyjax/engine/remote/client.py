@@ -7,6 +7,7 @@ a request only when a call may start, so at most `concurrency` samples are in fl
 import asyncio
 import json
 import logging
+import math
 import os
 import queue
 import threading
@@ -19,6 +20,7 @@ import openai
 
 from noisyjax.engine.remote.backoff import delay
 from noisyjax.engine.remote.config import RemoteConfig
+from noisyjax.engine.remote.contact import RESUME, Contact
 from noisyjax.engine.remote.failures import Action, Failure, from_exception, from_status, one_line
 from noisyjax.engine.remote.stats import Stats
 from noisyjax.engine.remote.wire import BadReply, Reply, call_body, read_reply, sample_name
@@ -29,8 +31,6 @@ CONNECT_S = 10.0
 """Seconds to open a connection; a host that does not react in this time counts as unreachable."""
 
 log = logging.getLogger(__name__)
-
-RESUME = "The samples received so far are kept; start the same run again and it goes on from there."
 
 
 class RemoteEngine:
@@ -47,8 +47,7 @@ class RemoteEngine:
         self._stats = Stats(price=config.price())
         self._logprobs = config.logprobs or config.top_logprobs > 0
         self._lost_in_a_row = 0
-        self._silent_since: float | None = None  # loop time of the first refused connection since the last answer
-        self._heard = False
+        self._contact = Contact(config)
         # Without a key of our own the client would send OPENAI_API_KEY, whatever the address.
         self._client = openai.AsyncOpenAI(
             base_url=config.base_url,
@@ -115,13 +114,14 @@ class RemoteEngine:
         refused = 0
         while True:
             body = call_body(self.config, request, sample, logprobs=self._logprobs)
+            began = self._contact.clock()
             result = await self._call(body)
             if isinstance(result, Reply):
                 return self._completion(request, sample, result, asked="logprobs" in body)
             if result.action is Action.UNREACHABLE:
-                self._check_outage(result)
+                left = self._contact.refused(began, result.words)
                 refused += 1
-                await self._wait(refused - 1, request, sample, result)
+                await self._wait(refused - 1, request, sample, result, at_most=left)
             elif result.action is Action.RETRY and tries < self.config.max_retries:
                 tries += 1
                 await self._wait(tries - 1, request, sample, result)
@@ -143,30 +143,17 @@ class RemoteEngine:
         except (openai.APIError, TimeoutError) as error:
             failure = from_exception(error)
             if failure.status is not None:
-                self._hear()
+                self._contact.answered()
             return self._clean(failure)
-        self._hear()
+        self._contact.answered()
         try:
             return read_reply(content)
         except BadReply as error:
             return self._clean(_inside_200(content, error))
 
-    def _hear(self) -> None:
-        self._heard, self._silent_since = True, None
-
-    def _check_outage(self, failure: Failure) -> None:
-        """RunError once connections have been refused for longer than the config allows."""
-        now = self._loop.time()
-        self._silent_since = now if self._silent_since is None else self._silent_since
-        limit = self.config.outage_s if self._heard else min(self.config.outage_s, self.config.first_contact_s)
-        if now - self._silent_since < limit:
-            return
-        where, words = self.config.base_url, failure.words
-        if self._heard:
-            raise RunError(f"{where} has refused connections for {limit:g} s ({words}). {RESUME}")
-        raise RunError(f"nothing answers at {where} ({words}): is the server running, is base_url right? {RESUME}")
-
-    async def _wait(self, attempt: int, request: Request, sample: int, failure: Failure) -> None:
+    async def _wait(
+        self, attempt: int, request: Request, sample: int, failure: Failure, at_most: float = math.inf
+    ) -> None:
         """Sleep before the next try. RunError when the endpoint asks for more patience than the config allows."""
         c = self.config
         if failure.asked_s is not None and failure.asked_s > c.patience_s:
@@ -176,7 +163,8 @@ class RemoteEngine:
             )
         self._stats.retries[failure.kind] += 1
         name = sample_name(request, sample)
-        await asyncio.sleep(delay(attempt, name, base_s=c.backoff_s, cap_s=c.backoff_cap_s, asked_s=failure.asked_s))
+        wait = delay(attempt, name, base_s=c.backoff_s, cap_s=c.backoff_cap_s, asked_s=failure.asked_s)
+        await asyncio.sleep(min(wait, at_most))
 
     async def _give_up(self, request: Request, sample: int, failure: Failure, tries: int) -> Completion:
         """The sample's last word as a completion; RunError where the failure concerns every sample."""

@@ -202,14 +202,18 @@ def test_a_wait_beyond_patience_ends_the_run(make_request: Make, scripted: Any, 
         list(connect(url).generate([make_request(1)]))
 
 
-def test_nothing_at_the_address_is_said_soon(make_request: Make, connect: Connect) -> None:
+def test_nothing_at_the_address_is_said_at_once_and_waited_for_briefly(
+    make_request: Make, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     with bind("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
+    engine = connect(f"http://127.0.0.1:{port}/v1", first_contact_s=0.3, outage_s=60.0, backoff_s=40.0)
     start = time.monotonic()
-    engine = connect(f"http://127.0.0.1:{port}/v1", first_contact_s=0.3, outage_s=60.0)
-    with pytest.raises(RunError, match=r"nothing answers at .*is the server running"):
+    with pytest.raises(RunError, match=r"nothing answered at .* for 0.3 s .*is the server running"):
         list(engine.generate(make_request(i) for i in range(10)))
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 20  # a back-off of 20 s and more would pass it
+    (said,) = (r.getMessage() for r in caplog.records if r.name.startswith("noisyjax"))
+    assert re.search(rf":{port}/v1 does not answer \(.*\): trying again for 0.3 s$", said)
 
 
 @pytest.fixture
