@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from noisyjax.scoring.normalise import answer_tokens, em_or_contains
+from noisyjax.scoring.normalise import answer_tokens, contains_run, em_or_contains
 
 Fact = tuple[str, ...]
 """The words and numbers of a fact, in order."""
@@ -41,12 +41,13 @@ def equals(candidate: str, gold: str) -> bool:
 
 
 def states(candidate: str, gold: str) -> bool:
-    """Whether a short candidate states `gold` (`em_or_contains`), every number of it with its own sign."""
+    """Whether a short candidate states `gold` (`em_or_contains`), its numbers with their own signs and not negated."""
     if not em_or_contains(_spelled(candidate), _spelled(gold)):
         return False
-    wanted, found = _signed(tokens(gold)), _signed(tokens(candidate))
+    mine, theirs = tokens(candidate), tokens(gold)
+    wanted, found = _signed(theirs), _signed(mine)
     sizes = {number for _, number in wanted}
-    return {x for x in found if x[1] in sizes} == wanted
+    return not wanted or (contains_run(mine, theirs) and {x for x in found if x[1] in sizes} == wanted)
 
 
 def _signed(words: Sequence[str]) -> set[tuple[bool, str]]:

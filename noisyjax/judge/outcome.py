@@ -22,6 +22,14 @@ INCORRECT - the candidate commits to something else, contradicts the accepted an
 which some are not accepted.
 NOT_ATTEMPTED - the candidate commits to nothing: it declines, asks back, or says that it does not know.
 
+Examples, for a question about the year in which a bridge was opened, where 1932 is accepted:
+"It was opened in 1932, on a rainy day in March" is CORRECT: it commits to the year, and the rest fits.
+"In the year nineteen thirty-two" is CORRECT: only the wording differs.
+"1931" and "around 1930" are INCORRECT: near is not the same.
+"Either 1932 or 1935" is INCORRECT: it does not commit to what is accepted.
+"Opened in 1932, but the source is wrong and 1935 is right" is INCORRECT: it takes the accepted answer back.
+"I would have to look that up" is NOT_ATTEMPTED.
+
 {MATERIAL}"""
 
 

@@ -23,6 +23,13 @@ NO - something that matters is missing, vague, changed, or said of another thing
 gold reference, offers alternatives, only repeats the question, or only claims to hold the content. A candidate that \
 leaves you in doubt is a NO.{{also}}
 
+Examples, for a question about how much longer one bridge is than another, with the gold reference "The old bridge is \
+503 m long. The new bridge is 620 m long.":
+"new bridge: 620 m, old one: 503 m" is YES: both lengths, each with its bridge.
+"The old bridge is 620 m long, the new one 503 m" is NO: the lengths are exchanged.
+"The new bridge is 620 m long" is NO: one of two is missing.
+"The lengths of both bridges are known" is NO: it claims the content and does not hold it.
+
 {MATERIAL}"""
 
 INSTRUCTION = _INSTRUCTION.format(given="", also="")

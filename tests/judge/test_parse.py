@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noisyjax.judge import Label, read_verdict
+from noisyjax.judge import Conveys, Label, read_verdict
 
 C, I, N = Label.CORRECT, Label.INCORRECT, Label.NOT_ATTEMPTED
 
@@ -66,6 +66,24 @@ def test_verdicts_that_can_be_read(text: str, label: Label) -> None:
 def test_verdicts_that_cannot(text: str, why: str) -> None:
     reading = read_verdict(text)
     assert (reading.label, reading.why) == (None, why)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("All of it is there.\nVERDICT: YES", Conveys.YES),
+        ("**Verdict:** no.", Conveys.NO),
+        ("VERDICT: YES\nOn second thought the year is missing.\nVERDICT: NO", Conveys.NO),
+        ("VERDICT: CORRECT", None),
+        ("VERDICT: YES and NO", None),
+        ("VERDICT: YES\nVERDICT: maybe", None),
+        ("VERDICT: NO\nVERDICT: YES\nor so", None),
+        ("VERDICT: NONE", None),
+        ("YES", None),
+    ],
+)
+def test_each_form_has_its_own_words(text: str, label: Conveys | None) -> None:
+    assert read_verdict(text, labels=Conveys).label is label
 
 
 def test_a_thought_that_the_prompt_opened() -> None:
