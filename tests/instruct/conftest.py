@@ -98,7 +98,7 @@ def chat_unit(i: int) -> Unit:
 
 
 def document_unit(kind: str, i: int, words: int = 6) -> Unit:
-    return Unit(f"{kind.lower()}{i}", kind, f"Mill {i}\n{'The mill stands. ' * words}".strip())
+    return Unit(f"{kind.lower()}{i}", kind, f"{kind} mill {i}\n{'The mill stands. ' * words}".strip())
 
 
 MAKE = {

@@ -27,6 +27,14 @@ def load(*paths, **options):
     return open_files([str(path) for path in paths], parse_instruct, **options)
 
 
+def attempt(*paths, **options):
+    """(complaint, records): one of the two is empty."""
+    try:
+        return "", load(*paths, **options)
+    except UsageError as error:
+        return str(error), ()
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 class TestFormats:
     def test_records_come_back_as_they_were(self, tmp_path, records, suffix):
@@ -85,15 +93,13 @@ class TestFormats:
         whole = [make_record(f"r{i}") for i in range(5)]
         write_records(path, whole)
         raw = path.read_bytes()
-        refused = 0
-        for cut in (0, 10, len(raw) // 2, len(raw) - 2):
+        for cut in (0, 10, len(raw) // 2):
             path.write_bytes(raw[:cut])
-            try:
-                assert list(load(path)) == whole, "only padding was cut off"
-            except UsageError as error:
-                assert f"set{suffix}" in str(error)
-                refused += 1
-        assert refused >= 3
+            with pytest.raises(UsageError, match=f"set{suffix}"):
+                load(path)
+        path.write_bytes(raw[:-2])
+        complaint, read = attempt(path)
+        assert f"set{suffix}" in complaint or list(read) == whole, "ArrayRecord ends in padding"
 
 
 class _Broken:
@@ -162,10 +168,9 @@ class TestJsonLines:
         raw = b"\n".join(pieces)
         path = tmp_path / "any.jsonl"
         path.write_bytes(raw)
-        try:
-            read = load(path, skip_bad=True)
-        except UsageError as error:
-            assert "any.jsonl" in str(error)
+        complaint, read = attempt(path, skip_bad=True)
+        if complaint:
+            assert "any.jsonl" in complaint
             return
         sound = [piece for piece in raw.removeprefix(b"\xef\xbb\xbf").split(b"\n") if piece.strip()]
         assert len(read) + len(read.bad) == len(sound)
@@ -175,9 +180,10 @@ class TestJsonLines:
     @given(st.binary(max_size=60) | st.text(max_size=40).map(str.encode))
     def test_the_parser_raises_nothing_but_its_own_error(self, raw):
         try:
-            assert isinstance(parse_json(raw, "here"), dict)
+            value = parse_json(raw, "here")
         except UsageError as error:
-            assert str(error).startswith("here: ")
+            value = str(error)
+        assert isinstance(value, dict) or value.startswith("here: ")
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(str.strip)
