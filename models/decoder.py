@@ -11,6 +11,7 @@ join the products that share an input (q, k, v; gate, up).
 Legend: B batch, T query length, D model, N heads, K kv heads, H head dim, F ffn, V vocabulary, L layers.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -30,6 +31,8 @@ Attend = Callable[[Any, int | jax.Array | None, jax.Array, jax.Array, jax.Array]
 
 Remat = Literal["none", "dots", "full"]
 """What a layer keeps for its backward pass: all; the results of weight products and of attention; its input alone."""
+
+Place = Callable[[jax.Array], jax.Array]
 
 Weight = Callable[[str], Any]
 """A layer's parameter by its name inside the layer; None where the family has none."""
@@ -186,46 +189,46 @@ class Decoder(nnx.Module):
         return self.embed.w_vd[...][ids_bt]
 
     def run_layers(
-        self, x_btd: jax.Array, pos_bt: jax.Array, attend: Attend, per_layer: Any = None, remat: Remat = "none"
+        self,
+        x_btd: jax.Array,
+        pos_bt: jax.Array,
+        attend: Attend,
+        per_layer: Any = None,
+        *,
+        remat: Remat = "none",
+        place: Place | None = None,
     ) -> tuple[jax.Array, Any]:
         """Run every layer and the final norm: (x_btd, what `attend` collected, per layer).
 
         `per_layer` is handed to `attend` a layer at a time; it and the result are stacked [L, ...] pytrees when the
         layers are stacked, else lists of L pytrees. `remat`: what of a layer its backward pass finds kept.
+        `place` lays x_btd out over devices, before every layer.
         """
         cos, sin = rope.rotation(rope.inverse_frequencies(self.cfg.rope, self.cfg.head_dim), pos_bt, x_btd.dtype)
         windows = self.cfg.windows or (None,) * self.cfg.n_layers
+
+        def run(layer: Layer, x: jax.Array, mine: Any, window: Any) -> tuple[jax.Array, Any]:
+            return layer(x if place is None else place(x), cos, sin, attend, mine, window)
+
         if isinstance(self.layers, Layer):
-            x_btd, collected = self._scan(x_btd, cos, sin, attend, per_layer, windows, remat)
+            x_btd, collected = self._scan(run, x_btd, per_layer, windows, remat)
         else:
             collected = []
             per_layer = [None] * self.cfg.n_layers if per_layer is None else per_layer
             for layer, mine, window in zip(self.layers, per_layer, windows, strict=True):
-                run = _remat(
-                    lambda x, layer=layer, mine=mine, w=window: layer(x, cos, sin, attend, mine, w), remat, False
-                )
-                x_btd, got = run(x_btd)
+                bound = functools.partial(run, layer, mine=mine, window=window)
+                x_btd, got = _remat(bound, remat, scanned=False)(x_btd)
                 collected.append(got)
         return self.final_norm(x_btd), collected
 
-    def _scan(
-        self,
-        x: jax.Array,
-        cos: jax.Array,
-        sin: jax.Array,
-        attend: Attend,
-        per_layer: Any,
-        windows: tuple,
-        remat: Remat,
-    ) -> tuple[jax.Array, Any]:
+    def _scan(self, run: Callable, x: jax.Array, per_layer: Any, windows: tuple, remat: Remat) -> tuple[jax.Array, Any]:
         graph, state = nnx.split(self.layers)
         alike = len(set(windows)) == 1
         # Layers of one scan share their code: where windows differ they are numbers, and no window is a very wide one.
         window_l = None if alike else jnp.asarray([EVERYTHING if w is None else w for w in windows], jnp.int32)
 
         def body(x: jax.Array, xs: tuple) -> tuple[jax.Array, Any]:
-            layer = nnx.merge(graph, xs[0])
-            return layer(x, cos, sin, attend, xs[1], windows[0] if alike else xs[2])
+            return run(nnx.merge(graph, xs[0]), x, xs[1], windows[0] if alike else xs[2])
 
         return jax.lax.scan(_remat(body, remat, scanned=True), x, (state, per_layer, window_l))
 
@@ -245,11 +248,12 @@ class Decoder(nnx.Module):
         segment_bt: jax.Array | None = None,
         parent_bt: jax.Array | None = None,
         remat: Remat = "none",
+        place: Place | None = None,
     ) -> jax.Array:
         """Final hidden states of whole rows, [B, T, D]; padding (segment 0) gives finite, meaningless ones.
 
         Without segments a row is one sequence. A token sees what lies before it in its segment and in its parent
-        segment (`attention.self_attention`).
+        segment (`attention.self_attention`). `remat`, `place`: see `run_layers`.
         """
         b, t = ids_bt.shape
         pos_bt = jnp.broadcast_to(jnp.arange(t), (b, t)) if pos_bt is None else pos_bt
@@ -258,7 +262,7 @@ class Decoder(nnx.Module):
         def attend(_, window, q, k, v):
             return attention.self_attention(q, k, v, pos_bt, segment_bt, window, parent_bt=parent_bt), None
 
-        return self.run_layers(self.embed_tokens(ids_bt), pos_bt, attend, remat=remat)[0]
+        return self.run_layers(self.embed_tokens(ids_bt), pos_bt, attend, remat=remat, place=place)[0]
 
 
 def forward(model: Decoder, ids_bt: jax.Array, pos_bt: jax.Array | None = None, segment_bt: jax.Array | None = None):

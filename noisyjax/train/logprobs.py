@@ -1,5 +1,7 @@
 """What the policy thinks of the targets of training rows."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -14,25 +16,24 @@ def target_logprobs(
     temperature: float = 1.0,
     valid_v: jax.Array | None = None,
     *,
-    entropy: bool = False,
     remat: Remat = "none",
     columns: int | None = None,
     stripes: int = 1,
-) -> tuple[jax.Array, jax.Array | None]:
-    """(log-probability of each target, entropy in nats of its distribution or None), float32 [B, P].
+    place: Callable[[jax.Array], jax.Array] | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """(log-probability of each target, entropy in nats of its distribution), float32 [B, P].
 
     Args:
         temperature: the sampler's; logits are divided by it.
         valid_v: bool [V]; False takes a row of the vocabulary out of the distribution, as the sampler does.
-        entropy: also return the entropy. It is differentiable.
         remat: what each layer keeps for the backward pass.
+        place: lays the hidden states out over devices.
         columns, stripes: how the vocabulary is cut (`models.head.target_logprobs`).
 
-    Differentiable. The head runs on the gathered source positions only; padding targets give some finite number.
+    Both are differentiable. The head runs on the gathered source positions only; padding targets give finite numbers.
     """
-    x_btd = model.hidden(rows.ids_bt, rows.pos_bt, rows.segment_bt, rows.parent_bt, remat)
+    x_btd = model.hidden(rows.ids_bt, rows.pos_bt, rows.segment_bt, rows.parent_bt, remat, place)
     x_bpd = jnp.take_along_axis(x_btd, rows.source_bp[..., None], 1)
-    logprob_bp, entropy_bp = head.target_logprobs(
+    return head.target_logprobs(
         x_bpd, model.table, rows.target_bp, valid_v, temperature, columns=columns, stripes=stripes
     )
-    return logprob_bp, entropy_bp if entropy else None

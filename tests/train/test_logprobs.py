@@ -36,7 +36,7 @@ def loss_and_gradient(cfg, params, rows, remat="none"):
 
     def loss(params):
         logprob, entropy = target_logprobs(
-            Decoder(cfg, params), rows, TEMPERATURE, jnp.arange(64) < 62, entropy=True, remat=remat
+            Decoder(cfg, params), rows, TEMPERATURE, jnp.arange(64) < 62, remat=remat
         )
         terms = rows.advantage_bp * jnp.exp(logprob - rows.old_bp / 10) + 0.3 * entropy
         return (rows.weight_bp * terms).sum(), (logprob, entropy)

@@ -1,0 +1,243 @@
+"""One optimizer update from any number of micro-batches, the same for every kind of training.
+
+A micro-batch adds its share of the gradient to an accumulator in float32; the weights of its targets carry the global
+denominators (`weights.token_weights`), so the sum does not depend on how the batch was cut. Then one update is applied,
+unless the loss or the gradient is no number.
+
+Parameters are the flat {path: array} of `models.params`, in float32; the model is built from a copy in the compute
+type inside each program. Legend: B rows, P targets.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from pydantic import Field
+
+from noisyjax.config import Schema
+from noisyjax.models import PRESETS, ModelConfig, ShardingRules, batch_spec
+from noisyjax.models.decoder import Decoder, Remat
+from noisyjax.train.logprobs import target_logprobs
+from noisyjax.train.metrics import Mean, Metrics, merge
+from noisyjax.train.rows import Group, MicroBatch, Rows, micro_batches
+
+_FREE: dict[str, Any] = {"affects_results": False}
+
+Params = Mapping[str, jax.Array]
+
+LossFn = Callable[[jax.Array, jax.Array | None, Rows], tuple[jax.Array, Metrics]]
+"""(logprob_bp, entropy_bp, rows) -> (the rows' share of the loss, float32 scalar; their metrics)."""
+
+
+class UpdateConfig(Schema):
+    """How an update is computed. None of it changes what is learned, rounding apart."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of activations and of the weights that they meet. The master weights and the optimizer are float32 always."""
+    remat: Remat = "none"
+    """What a layer keeps for its backward pass: all; the results of weight products and of attention; its input."""
+    row_tokens: int = Field(default=8192, ge=8, json_schema_extra=_FREE)
+    """Longest training row. A prompt with one response must fit; with all of them it is stored once."""
+    batch_tokens: int = Field(default=32768, ge=8, json_schema_extra=_FREE)
+    """Tokens of a micro-batch, padding included: what bounds the memory of an update."""
+    pack: bool = Field(default=True, json_schema_extra=_FREE)
+    """Several prompts in one row."""
+    share: bool = Field(default=True, json_schema_extra=_FREE)
+    """One copy of a prompt for all its responses. Off only for comparisons."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """What training changes: float32 parameters {path: array}, the optimizer's state, int32 updates made."""
+
+    params: Any
+    opt_state: Any
+    updates: Any
+
+
+@dataclass(frozen=True)
+class Updated:
+    """A new state, metrics of the whole batch, and whether anything was learned (a bool on the device)."""
+
+    state: TrainState
+    metrics: Metrics
+    ok: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """How parameters become log-probabilities of targets.
+
+    temperature: the sampler's. valid_v: bool [V], the sampler's too; None for the whole vocabulary. stripes: devices
+    that the vocabulary is cut over. place: lays activations [B, T, D] out over devices.
+    """
+
+    cfg: ModelConfig
+    dtype: str = "float32"
+    remat: Remat = "none"
+    temperature: float = 1.0
+    valid_v: Any = None
+    stripes: int = 1
+    place: Callable[[jax.Array], jax.Array] | None = None
+
+    def logprobs(self, params: Params, rows: Rows) -> tuple[jax.Array, jax.Array]:
+        """(log-probabilities, entropies in nats) of the targets, float32 [B, P]; differentiable in `params`."""
+        model = Decoder(self.cfg, {path: x.astype(self.dtype) for path, x in params.items()})
+        return target_logprobs(
+            model, rows, self.temperature, self.valid_v, remat=self.remat, stripes=self.stripes, place=self.place
+        )
+
+
+class Updater:
+    """The compiled programs of one training run: shapes of micro-batches are compiled as they come.
+
+    Args:
+        model: the decoder's config.
+        optimizer: from `optimizer.optimizer`.
+        loss: called while tracing, once per shape.
+        frozen: parameters that the model needs and training leaves alone (the base of an adapter).
+        mesh, rules: where parameters and rows lie (the mesh with automatic axes); None is the default device.
+    """
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        optimizer: optax.GradientTransformation,
+        loss: LossFn,
+        config: UpdateConfig,
+        *,
+        temperature: float = 1.0,
+        valid_v: np.ndarray | None = None,
+        frozen: Params | None = None,
+        mesh: Mesh | None = None,
+        rules: ShardingRules | None = None,
+    ) -> None:
+        self.optimizer, self.loss, self.config, self.mesh = optimizer, loss, config, mesh
+        self.frozen: Params = frozen or {}
+        place, stripes, self._row_shards = None, 1, 1
+        if mesh is not None:
+            rules = rules or PRESETS["replicated"]
+            self._by_row = NamedSharding(mesh, batch_spec(mesh, rules))
+            place = functools.partial(jax.lax.with_sharding_constraint, shardings=self._by_row)
+            stripes = mesh.shape[rules.vocab] if rules.vocab is not None else 1
+            self._row_shards = math.prod(mesh.shape[axis] for axis in rules.batch if axis in mesh.shape)
+        self.policy = Policy(model, config.dtype, config.remat, temperature, valid_v, stripes, place)
+        self._score = jax.jit(self.policy.logprobs)
+        self._programs: _Programs | None = None
+
+    # ---- what callers use
+
+    def start(self, params: Params) -> TrainState:
+        """The state before the first update. `params` are copied to float32, and all state is laid out as they are."""
+        params = dict(params)
+        layout = {path: x.sharding for path, x in params.items()}
+        single = next(iter(layout.values())) if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+        # A copy even of what is float32 already: the state is donated, and the caller keeps what he handed in.
+        copy = jax.jit(lambda p: {path: jnp.array(x, jnp.float32) for path, x in p.items()}, out_shardings=layout)
+        master = copy(params)
+        opt_layout = optax.tree_utils.tree_map_params(
+            self.optimizer,
+            lambda _, sharding: sharding,
+            jax.eval_shape(self.optimizer.init, master),
+            layout,
+            transform_non_params=lambda _: single,
+        )
+        opt_state = jax.jit(self.optimizer.init, out_shardings=opt_layout)(master)
+        return TrainState(master, opt_state, jax.device_put(jnp.int32(0), single))
+
+    def batches(self, groups: Iterable[Group]) -> list[MicroBatch]:
+        """The groups as micro-batches that suit the config and the mesh."""
+        return micro_batches(
+            groups,
+            row_tokens=self.config.row_tokens,
+            batch_tokens=self.config.batch_tokens,
+            rows_multiple=self._row_shards,
+            pack=self.config.pack,
+            share=self.config.share,
+        )
+
+    def logprobs(self, params: Params, rows: Rows) -> tuple[jax.Array, jax.Array]:
+        """(log-probabilities, entropies) of the rows' targets, float32 [B, P], under any parameters; no gradient.
+
+        For old and reference log-probabilities: `dataclasses.replace(rows, ref_bp=...)` takes them.
+        """
+        return self._score({**self.frozen, **params}, self.place(rows))
+
+    def update(self, state: TrainState, batches: Sequence[Rows]) -> Updated:
+        """One update over all micro-batches. `state` is donated: go on with the one returned.
+
+        When the loss or the gradient's norm is no finite number, or there is no micro-batch at all, the state comes
+        back as it was and `ok` is False. Metrics: the loss function's, `update/grad_norm` (before clipping) and
+        `update/ok`.
+        """
+        if not batches:
+            return Updated(state, {"update/ok": Mean.of(False)}, np.bool_(False))
+        programs = self._compiled(state)
+        total, parts = programs.zeros(), []
+        for rows in batches:
+            total, metrics = programs.add(total, state.params, self.frozen, self.place(rows))
+            parts.append(metrics)
+        state, norm, ok = programs.apply(state, total)
+        return Updated(state, merge(parts) | {"update/grad_norm": Mean.of(norm, ok), "update/ok": Mean.of(ok)}, ok)
+
+    def place(self, rows: Rows) -> Rows:
+        """`rows` cut over the mesh by row; every host passes the same whole rows."""
+        if self.mesh is None:
+            return rows
+        return jax.tree.map(
+            lambda x: (
+                x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, self._by_row, x.__getitem__)
+            ),
+            rows,
+        )
+
+    # ---- programs
+
+    def _compiled(self, state: TrainState) -> "_Programs":
+        """The programs for states laid out like this one. What comes out lies where it came in: it can be donated."""
+        if self._programs is None:
+            layout = jax.tree.map(lambda x: x.sharding, state)
+            total = (layout.params, layout.updates)
+            shapes = {path: x.shape for path, x in state.params.items()}
+            self._programs = _Programs(
+                jax.jit(
+                    lambda: ({path: jnp.zeros(shape) for path, shape in shapes.items()}, jnp.float32(0)),
+                    out_shardings=total,
+                ),
+                jax.jit(self._add, donate_argnums=0, out_shardings=(total, None)),
+                jax.jit(self._apply, donate_argnums=0, out_shardings=(layout, None, None)),
+            )
+        return self._programs
+
+    def _add(self, total: "_Total", params: Params, frozen: Params, rows: Rows) -> "tuple[_Total, Metrics]":
+        def share(params: Params) -> tuple[jax.Array, Metrics]:
+            return self.loss(*self.policy.logprobs({**frozen, **params}, rows), rows)
+
+        (loss, metrics), gradient = jax.value_and_grad(share, has_aux=True)(dict(params))
+        return jax.tree.map(jnp.add, total, (gradient, loss)), metrics
+
+    def _apply(self, state: TrainState, total: "_Total") -> tuple[TrainState, jax.Array, jax.Array]:
+        gradient, loss = total
+        norm = optax.global_norm(gradient)
+        ok = jnp.isfinite(loss) & jnp.isfinite(norm)
+        change, opt_state = self.optimizer.update(gradient, state.opt_state, state.params)
+        new = TrainState(optax.apply_updates(state.params, change), opt_state, state.updates + 1)
+        return jax.tree.map(functools.partial(jnp.where, ok), new, state), norm, ok
+
+
+_Total = tuple[Params, jax.Array]
+"""Gradient and loss so far, float32."""
+
+
+class _Programs(NamedTuple):
+    zeros: Callable[[], _Total]
+    add: Callable[..., tuple[_Total, Metrics]]
+    apply: Callable[[TrainState, _Total], tuple[TrainState, jax.Array, jax.Array]]

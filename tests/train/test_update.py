@@ -1,0 +1,161 @@
+"""One update: the same from any cut of the batch, on one device or eight, and none at all from numbers that are none.
+
+With plain gradient descent at rate 1 a parameter's change is its gradient.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh
+
+from noisyjax.models import PRESETS, init_params, shardings
+from noisyjax.train.metrics import Mean, Total, reduce
+from noisyjax.train.optimizer import OptimizerConfig, optimizer
+from noisyjax.train.rows import Group, Response
+from noisyjax.train.update import UpdateConfig, Updater
+
+DESCENT = optax.sgd(1.0)
+ONE_BATCH = {"row_tokens": 32, "batch_tokens": 128}
+
+
+def loss(logprob_bp, entropy_bp, rows):
+    """Reads all that a loss may read."""
+    terms = rows.advantage_bp * jnp.exp(logprob_bp - rows.old_bp / 10) + 0.1 * entropy_bp
+    value = (rows.weight_bp * terms).sum()
+    return value, {"loss": Total.of(rows.weight_bp * terms), "entropy": Mean.of(entropy_bp, rows.weight_bp != 0)}
+
+
+@pytest.fixture(scope="module")
+def setting(tiny_config, make_groups):
+    cfg = tiny_config()
+    return cfg, init_params(cfg, 3, stddev=0.3, norm_stddev=0.2), make_groups()
+
+
+def one_update(setting, *, mesh=None, rules=None, batches=None, change=None, **config):
+    """(gradient by path, figures) of one update."""
+    cfg, params, groups = setting
+    before = {path: np.asarray(x) for path, x in params.items()}
+    if mesh is not None:
+        layout = shardings(cfg, mesh, PRESETS[rules])
+        params = {path: jax.device_put(x, layout[path]) for path, x in params.items()}
+        rules = PRESETS[rules]
+    updater = Updater(
+        cfg, DESCENT, loss, UpdateConfig(**{**ONE_BATCH, **config}), temperature=0.7, mesh=mesh, rules=rules
+    )
+    rows = [batch.rows for batch in updater.batches(groups)]
+    if batches is not None:
+        assert len(rows) == batches
+    done = updater.update(updater.start(params), rows if change is None else change(rows))
+    assert bool(done.ok)
+    assert int(done.state.updates) == 1
+    for path, x in done.state.params.items():
+        assert x.dtype == jnp.float32
+        assert x.sharding.is_equivalent_to(params[path].sharding, x.ndim)
+        np.testing.assert_array_equal(params[path], before[path])  # what was handed in is still there
+    return {path: before[path] - np.asarray(x) for path, x in done.state.params.items()}, reduce(done.metrics)
+
+
+@pytest.fixture(scope="module")
+def reference(setting):
+    return one_update(setting)
+
+
+def check(got, reference, atol=1e-5):
+    for path, gradient in reference[0].items():
+        assert np.abs(gradient).max() > 1e-3, path
+        np.testing.assert_allclose(got[0][path], gradient, atol=atol, err_msg=path)
+    for name, value in reference[1].items():
+        assert got[1][name] == pytest.approx(value, abs=max(atol, 1e-4)), name
+
+
+def reverse(rows):
+    """Rows and micro-batches in the opposite order."""
+    return [jax.tree.map(lambda x: x[::-1].copy(), batch) for batch in reversed(rows)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"batch_tokens": 32, "batches": 3},
+        {"batch_tokens": 64, "batches": 2, "change": reverse},
+        {"share": False, "pack": False, "row_tokens": 16, "batch_tokens": 64},
+        {"remat": "full"},
+    ],
+    ids=["split in three", "split in two, reversed", "unshared", "remat"],
+)
+def test_the_update_does_not_depend_on_the_cut(setting, reference, case):
+    check(one_update(setting, **case), reference)
+
+
+@pytest.mark.parametrize(
+    ("axes", "rules"),
+    [({"data": 8}, "replicated"), ({"data": 2, "fsdp": 2, "tensor": 2}, "fsdp_tensor")],
+)
+def test_eight_devices_give_the_update_of_one(setting, reference, axes, rules):
+    mesh = Mesh(np.asarray(jax.devices()).reshape(tuple(axes.values())), tuple(axes))
+    check(one_update(setting, mesh=mesh, rules=rules), reference)
+
+
+def test_bfloat16_compute_keeps_float32_masters(setting, reference):
+    gradient, _ = one_update(setting, dtype="bfloat16")
+    for path, exact in reference[0].items():
+        off = np.abs(gradient[path] - exact).max() / np.abs(exact).max()
+        assert 0 < off < 0.1, path
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bad_number_changes_nothing_and_the_next_step_does(setting, bad):
+    cfg, params, groups = setting
+    updater = Updater(cfg, optimizer(OptimizerConfig(learning_rate=1e-2), 10), loss, UpdateConfig(**ONE_BATCH))
+    rows = [batch.rows for batch in updater.batches(groups)]
+    spoilt = [dataclasses.replace(r, advantage_bp=np.where(r.weight_bp != 0, bad, 0).astype(np.float32)) for r in rows]
+    state = updater.start(params)
+    before = jax.device_get(state)
+    skipped = updater.update(state, spoilt)
+    assert not bool(skipped.ok)
+    assert reduce(skipped.metrics)["update/ok"] == 0
+    assert reduce(skipped.metrics)["update/grad_norm"] is None
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(skipped.state), before)
+    good = updater.update(skipped.state, rows)
+    assert bool(good.ok)
+    assert all(np.abs(np.asarray(x) - before.params[p]).max() > 1e-3 for p, x in good.state.params.items())
+
+
+def test_nothing_to_learn_from(setting):
+    cfg, params, _ = setting
+    updater = Updater(cfg, DESCENT, loss, UpdateConfig(**ONE_BATCH))
+    state = updater.start(params)
+    done = updater.update(state, [b.rows for b in updater.batches([Group("g", [1], (Response([], 1.0, 0.0),))])])
+    assert done.state is state
+    assert not bool(done.ok)
+    assert reduce(done.metrics) == {"update/ok": 0.0}
+
+
+def test_supervised_rows_are_learned(setting):
+    """Forty updates on three answers: their mean loss falls to a tenth."""
+    cfg, params, groups = setting
+
+    def negative(logprob_bp, entropy_bp, rows):
+        value = -(rows.weight_bp * logprob_bp)
+        return value.sum(), {"loss": Total.of(value)}
+
+    examples = [
+        Group(g.id, g.prompt, (Response(g.responses[0].ids, 1 / (3 * len(g.responses[0].ids))),)) for g in groups
+    ]
+    updater = Updater(
+        cfg, optimizer(OptimizerConfig(learning_rate=1e-2), 40), negative, UpdateConfig(row_tokens=48, batch_tokens=48)
+    )
+    rows = [batch.rows for batch in updater.batches(examples)]
+    state, losses = updater.start(params), []
+    for _ in range(40):
+        done = updater.update(state, rows)
+        state = done.state
+        losses.append(reduce(done.metrics)["loss"])
+    assert losses[0] > 3
+    assert losses[-1] < losses[0] / 10
+    logprob, _ = updater.logprobs(state.params, rows[0])
+    assert -(np.asarray(logprob) * rows[0].weight_bp).sum() < losses[0] / 10
