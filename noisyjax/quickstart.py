@@ -16,7 +16,9 @@ from noisyjax.config import load
 from noisyjax.errors import UsageError
 from noisyjax.evaluate import EvalConfig, evaluate
 from noisyjax.models import ModelConfig, RopeConfig, init_params, save
+from noisyjax.models.formats.hf_write import atomic_folder
 from noisyjax.report import print_report, write_html
+from noisyjax.store.folder import storing
 
 VOCABULARY = 1024
 CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -47,7 +49,8 @@ def run_quickstart(out: Path) -> None:
         if model.exists() and any(model.iterdir()):
             raise UsageError(f"{model} holds something that is no model; choose another --out")
         typer.echo(f"making a tiny random model in {model}")
-        make_model(model)
+        with storing(str(model)):
+            make_model(model)
     config = load(EvalConfig, "sweeps/quickstart", [f"engine.model={json.dumps(str(model))}"])
     config = config.model_copy(update={"out": str(out / "run")})
     evaluate(config)
@@ -58,7 +61,7 @@ def run_quickstart(out: Path) -> None:
 
 
 def make_model(folder: Path) -> None:
-    """A tiny random Qwen3 with its own tokenizer and a ChatML template, as a Hugging Face folder."""
+    """A tiny random Qwen3 with its tokenizer and a ChatML template, as a Hugging Face folder, whole or not at all."""
     tokenizer = _tokenizer()
     config = ModelConfig(
         family="qwen3",
@@ -75,10 +78,11 @@ def make_model(folder: Path) -> None:
         qk_norm=True,
         max_positions=4096,
     )
-    save(init_params(config, seed=0), config, folder)
-    tokenizer.save_pretrained(folder)
     eos = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}, indent=2) + "\n")
+    with atomic_folder(folder) as partial:
+        save(init_params(config, seed=0), config, partial)
+        tokenizer.save_pretrained(partial)
+        (partial / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}, indent=2) + "\n")
 
 
 def _tokenizer() -> Any:

@@ -1,6 +1,9 @@
 """The whole path on the local engine: make a model, evaluate, report; and the same table through an endpoint."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from noisyjax.config import load
 from noisyjax.engine.server import EngineResponder, FaultPlan
 from noisyjax.engine.server.app import ChatApp, running
-from noisyjax.errors import UsageError
+from noisyjax.errors import RunError, UsageError
 from noisyjax.evaluate import EvalConfig, evaluate, load_results
 from noisyjax.quickstart import WORDS, make_model, run_quickstart
 
@@ -44,6 +47,44 @@ def test_the_model_is_small_alike_every_time_and_complete(model, tmp_path):
     assert sum(p.stat().st_size for p in model.iterdir()) < 3_000_000
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         assert (model / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+FULL = """
+import resource, sys
+from noisyjax.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+main(["quickstart", "--out", sys.argv[1]])
+"""
+
+
+def test_no_room_for_the_weights_is_one_readable_message(tmp_path):
+    """A limit on the size of files stands for the full disk: the write itself fails, in the library's own code."""
+    repo = Path(__file__).resolve().parents[1]
+    env = os.environ | {"PYTHONPATH": str(repo)}
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=repo)
+    assert done.returncode == 1, done.stderr
+    message = f"noisyjax: could not store to {tmp_path / 'model'}: File too large. Nothing stored before is harmed; "
+    assert message in done.stderr
+    assert "run the same command again" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_for_the_tokenizer_leaves_no_half_model(tmp_path, monkeypatch):
+    """Its writer raises a bare Exception; the weights are there by then."""
+
+    def full(self, folder, **_):
+        (Path(folder) / "tokenizer.json").write_text("{")
+        raise Exception("No space left on device (os error 28)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", full)
+        with pytest.raises(RunError, match=r"could not store to .*No space left on device.*run the same command again"):
+            run_quickstart(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    make_model(tmp_path / "model")
+    assert (tmp_path / "model" / "config.json").is_file()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ leaves no half model under the name that was asked for.
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -92,7 +93,8 @@ def save(
 def atomic_folder(out: str | Path) -> Iterator[Path]:
     """A temporary folder beside `out` that takes its name when the block ends well and vanishes when it raises.
 
-    Raises ModelError when `out` exists and is not an empty folder. A kill leaves `.<name>.partial-*`, never `out`.
+    Raises ModelError when `out` exists and is not an empty folder, OSError for a full disk, whoever was writing.
+    A kill leaves `.<name>.partial-*`, never `out`.
     """
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -103,7 +105,8 @@ def atomic_folder(out: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise ModelError(f"{out} cannot be made: {error.strerror or error}; name another folder") from error
     try:
-        yield partial
+        with _system_errors():
+            yield partial
         umask = os.umask(0)
         os.umask(umask)
         for path in (*partial.rglob("*"), partial):
@@ -115,6 +118,18 @@ def atomic_folder(out: str | Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """The writers of safetensors and tokenizers raise exceptions of their own, with the system's error in words."""
+    try:
+        yield
+    except Exception as error:
+        said = None if isinstance(error, OSError) else re.search(r"\(os error (\d+)\)", str(error))
+        if said is None:
+            raise
+        raise OSError(int(said[1]), os.strerror(int(said[1]))) from error
 
 
 def _sync(path: Path) -> None:

@@ -20,5 +20,8 @@ def gguf(
 ) -> None:
     """Dequantise a GGUF file into a model folder: weights, config, tokenizer and chat template."""
     from noisyjax.models import convert_gguf
+    from noisyjax.store.folder import storing
 
-    typer.echo(f"wrote {convert_gguf(file, out, dtype)}")
+    with storing(str(out)):
+        written = convert_gguf(file, out, dtype)
+    typer.echo(f"wrote {written}")

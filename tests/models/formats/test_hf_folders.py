@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from noisyjax.models import PRESETS, CheckpointMismatch, ModelError, UnsupportedConfig, load, save
 from noisyjax.models.families import config_to_hf, file_shapes
 from noisyjax.models.formats import hf_read
-from noisyjax.models.formats.hf_write import plan_shards
+from noisyjax.models.formats.hf_write import atomic_folder, plan_shards
 
 FAMILIES = ("qwen3", "qwen2", "llama")
 
@@ -341,6 +341,17 @@ def test_a_failure_while_saving_leaves_nothing(tiny, random_params, tmp_path, mo
     monkeypatch.setattr("noisyjax.models.formats.hf_write.np.ascontiguousarray", fail_later)
     with pytest.raises(OSError, match="No space"):
         save(random_params(cfg), cfg, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_system_errors_of_the_writers_are_oserrors_and_others_stay(tmp_path):
+    with pytest.raises(OSError, match="No space left on device") as caught, atomic_folder(tmp_path / "m"):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    assert caught.value.errno == 28
+    with pytest.raises(SafetensorError, match="odd"), atomic_folder(tmp_path / "m"):
+        raise SafetensorError("odd")
+    with pytest.raises(KeyError), atomic_folder(tmp_path / "m"):
+        raise KeyError("x")
     assert list(tmp_path.iterdir()) == []
 
 
