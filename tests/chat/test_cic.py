@@ -13,7 +13,7 @@ UNITS = [
     Unit("c1", "RC", "", (("user", "Hi there"), ("assistant", "Hello\n\nyou"))),
     Unit("d2", "RD", "Dogs sleep."),
 ]
-LINE = re.compile(r"ID: (\d{4}) \| TITLE: (.+?) \| CONTENT: (.+) \| END ID: (\d{4})\n")
+LINE = re.compile(r"ID: (\d{4}) \| (?:TITLE: (.+?) \| )?CONTENT: (.+) \| END ID: (\d{4})\n")
 
 
 def lines(parts):
@@ -30,10 +30,25 @@ def test_lines_labels_and_owners():
     found = {p.unit: LINE.fullmatch(p.text) for p in corpus}
     assert all(m is not None and m[1] == m[4] for m in found.values())
     assert len({m[1] for m in found.values()}) == 5
-    assert found["g1"].group(2, 3) == ("Mara", "Mara crossed the river.")
-    assert found["g2"][2] == "None"
+    assert {m[2] for m in found.values()} == {None}, "a titled line would tell evidence from noise"
+    assert found["g1"][3] == "Mara Mara crossed the river."
     assert found["c1"][3] == "User: Hi there Assistant: Hello you"
     assert found["d1"][3] == "Foxes | jump {high}."
+
+
+def test_lines_are_titled_where_all_documents_are():
+    titled = [Document("g1", "Mara crossed\nthe river.", "Mara\nof the hills"), Document("g2", "In spring.", "Spring")]
+    parts = cic_parts(QUESTION, titled, [], seed=1, key="q")
+    found = {p.unit: LINE.fullmatch(p.text) for p in lines(parts)}
+    assert found["g1"].group(2, 3) == ("Mara of the hills", "Mara crossed the river.")
+    assert found["g2"].group(2, 3) == ("Spring", "In spring.")
+    assert "lists the TITLE and ID of every document" in parts[0].text
+    for evidence, units in ((titled, UNITS), (GOLD, []), ([], UNITS), ([], [])):
+        parts = cic_parts(QUESTION, evidence, units, seed=1, key="q")
+        text = "".join(p.text for p in parts)
+        assert "lists the ID of every document" in text
+        assert "TITLE" not in text
+        assert "None" not in text
 
 
 def test_the_datasets_own_instruction_stays_last_and_no_document_is_allowed():
