@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noisyjax.chat import ChatTokenizer, build_prompt
 from noisyjax.chat.thoughts import family_of
@@ -12,6 +12,9 @@ from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.remote import RemoteConfig
 from noisyjax.records import Completion, Engine, Label, Message, Part, Request
 from noisyjax.store import model_identity
+
+if TYPE_CHECKING:  # jax is imported when a local engine is opened
+    from noisyjax.engine.local import LocalEngine
 
 LOCAL_BATCH = 1024
 """Requests in one schedule of the local engine: enough that its tail does not matter, few enough to hold in memory."""
@@ -51,13 +54,19 @@ def open_engine(
     from noisyjax.engine.local import LocalEngine
 
     keep_programs()
-    engine = LocalEngine(config)
+    return opened_local(LocalEngine(config), identity, template_kwargs)
+
+
+def opened_local(
+    engine: "LocalEngine", identity: Mapping[str, Any], template_kwargs: Mapping[str, Any] | None = None
+) -> OpenEngine:
+    """A local engine that is there already, such as a trainer's sampler. `identity` says whose answers it gives."""
     tokenizer = engine.tokenizer
     return OpenEngine(
         engine,
         identity,
         tokenizer=tokenizer,
-        window=min(filter(None, (engine.window, config.context))),
+        window=min(filter(None, (engine.window, engine.config.context))),
         template_kwargs=template_kwargs or {},
         opens_thought=_opens_thought(tokenizer, template_kwargs or {}),
         tags=family_of(tokenizer.controls),

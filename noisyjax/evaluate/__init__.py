@@ -18,6 +18,7 @@ _HOME = {
     "SamplingConfig": "noisyjax.evaluate.schema",
     "Stopped": "noisyjax.interrupts",
     "evaluate": "noisyjax.evaluate.run",
+    "evaluator": "noisyjax.evaluate.during",
     "load_results": "noisyjax.evaluate.results",
     "open_engine": "noisyjax.engine.opened",
     "rescore": "noisyjax.evaluate.rescoring",

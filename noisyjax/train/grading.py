@@ -56,8 +56,11 @@ class Grader:
         self._clip = clip_tokens(tokenizer)
         self._function = load_reward_fn(config.reward_fn) if config.reward_fn else None
 
-    def grade(self, rollouts: Sequence[Rollout]) -> Graded:
-        """RunError when the user's reward function fails too often."""
+    def grade(self, rollouts: Sequence[Rollout], penalties: Mapping[str, np.ndarray] | None = None) -> Graded:
+        """Samples in the order of the rollouts; `penalties` (float [N] each) join those of the guards.
+
+        RunError when the user's reward function fails too often.
+        """
         samples = [s for rollout in rollouts for s in self._read(rollout)]
         begin = time.perf_counter()
         custom = None
@@ -73,7 +76,8 @@ class Grader:
         seconds = time.perf_counter() - begin
 
         guards = measure_guards(samples, self.config.guards, self.tokenizer.count_tokens)
-        rewards = combine(samples, outcome_n, rationale_n, self.config, guards.penalties(self.config.guards))
+        taken = guards.penalties(self.config.guards) | dict(penalties or {})
+        rewards = combine(samples, outcome_n, rationale_n, self.config, taken)
         found: list[Metrics] = [
             reward_metrics(samples, rewards, self.config),
             guards.metrics(self.config.guards),
@@ -92,17 +96,17 @@ class Grader:
         )
 
     def _read(self, rollout: Rollout) -> list[Sample]:
-        case = self._case(rollout.asked)
+        case = self._case(rollout.id, rollout.asked)
         tags = self.tokenizer.thought_tags
         return [
             read_sample(case, c.text, c.finish, self.config, clip=self._clip, tags=tags) for c in rollout.completions
         ]
 
-    def _case(self, asked: Asked) -> Case:
+    def _case(self, name: str, asked: Asked) -> Case:
         record, prompt = asked.record, asked.prompt
         dropped = set(prompt.dropped)
         return Case(
-            id=record.id,
+            id=name,
             prompt="\n".join(m.content for m in prompt.messages),
             question=record.question,
             answers=record.answers,

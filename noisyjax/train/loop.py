@@ -31,6 +31,17 @@ KIND_NAME = "training.json"
 _FREE: dict[str, Any] = {"affects_results": False}
 
 
+class EvaluateConfig(Schema):
+    """Evaluation in between, on the present weights."""
+
+    every: int = Field(default=0, ge=0, json_schema_extra=_FREE)
+    """Steps between two evaluations; one more before the first step and one after the last. 0: none."""
+    config: str = Field(default="sweeps/quickstart", json_schema_extra=_FREE)
+    """Config of `noisyjax eval`; its model and folder are this run's."""
+    overrides: tuple[str, ...] = Field(default=(), json_schema_extra=_FREE)
+    """`key=value` words for it."""
+
+
 class LoopConfig(Schema):
     """What every kind of training run has."""
 
@@ -44,8 +55,7 @@ class LoopConfig(Schema):
     """Length of the run. May be raised to go on with a finished one, where the learning rate's schedule allows it."""
     bad_steps: int = Field(default=3, ge=1, json_schema_extra=_FREE)
     """Steps in a row with a loss or gradient that is no number before the run stops; each is skipped and counted."""
-    evaluate_every: int = Field(default=0, ge=0, json_schema_extra=_FREE)
-    """Steps between two evaluations, and one before the first and after the last; 0: none."""
+    evaluate: EvaluateConfig = EvaluateConfig()
     state: StateConfig = StateConfig()
     log: LogConfig = LogConfig()
 
@@ -60,10 +70,18 @@ class Step:
     samples: Sequence[Mapping[str, Any]] = ()
 
 
+class DataEnd(Exception):
+    """The data's last epoch is over."""
+
+
 class Task(Protocol):
     """A kind of training."""
 
     kind: str
+
+    def identity(self) -> Mapping[str, Any]:
+        """What the config does not say and a continued run must share, such as the model's content."""
+        ...
 
     def start(self) -> Any:
         """The arrays at step 0; also the layout into which a checkpoint is read."""
@@ -76,7 +94,7 @@ class Task(Protocol):
     def resume(self, cursor: Mapping[str, Any]) -> None: ...
 
     def step(self, tree: Any, number: int, want_samples: bool, progress: TrainProgress) -> Step:
-        """Step `number`, counted from 1. `tree` may be donated."""
+        """Step `number`, counted from 1. `tree` may be donated. Raises DataEnd, `tree` untouched, without data."""
         ...
 
 
@@ -102,7 +120,8 @@ def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Don
     """
     with ExitStack() as stack:
         stack.callback(_open(config, task.kind).release)
-        checkpoints = Checkpoints(config.out, config.state, {"kind": task.kind, **identity(config)})
+        who = {"kind": task.kind, **identity(config), **task.identity()}
+        checkpoints = Checkpoints(config.out, config.state, who)
         stack.callback(checkpoints.close)
         tree = task.start()
         restored = checkpoints.restore(tree)
@@ -149,13 +168,20 @@ class _Run:
 
     def go(self, tree: Any, done: int) -> Done:
         with Interrupts() as interrupts:
-            if done == 0 and self.config.evaluate_every:
+            if done == 0 and self.config.evaluate.every:
                 self.log.write(0, self._evaluated(tree, 0))
             for number in range(done + 1, self.config.steps + 1):
-                tree = self._step(tree, number)
+                try:
+                    tree = self._step(tree, number)
+                except DataEnd:
+                    self.progress.say(f"the data ended after step {done}; data.epochs=null would go on")
+                    if done and done not in self.checkpoints.steps and not self.bad:
+                        self._save(tree, done, {})
+                    break
+                done = number
                 self._stop_if_told(interrupts, tree, number)
         self.checkpoints.wait()
-        return Done(max(done, self.config.steps), tree, self.skipped, self.evaluations)
+        return Done(done, tree, self.skipped, self.evaluations)
 
     def _step(self, tree: Any, number: int) -> Any:
         every, last = self.config.log.samples_every, number == self.config.steps
@@ -163,7 +189,7 @@ class _Run:
         step = self.task.step(tree, number, bool(every) and (number % every == 0 or number == 1), self.progress)
         metrics = dict(step.metrics) | {"skipped": float(not step.ok), "seconds": time.perf_counter() - begin}
         self._count_bad(step, number)
-        if self.config.evaluate_every and (last or number % self.config.evaluate_every == 0):
+        if self.config.evaluate.every and (last or number % self.config.evaluate.every == 0):
             metrics |= self._evaluated(step.tree, number)
         self.log.write(number, metrics)
         self.log.samples(number, step.samples)
@@ -193,7 +219,7 @@ class _Run:
 
     def _evaluated(self, tree: Any, number: int) -> dict[str, float | None]:
         if self.evaluate is None:
-            raise UsageError("evaluate_every is set, but this run has nothing to evaluate with")
+            raise UsageError("evaluate.every is set, but this run has nothing to evaluate with")
         with self.progress.stage("evaluation"):
             figures = self.evaluate(tree, number)
         self.evaluations[number] = figures

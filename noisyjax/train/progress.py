@@ -14,13 +14,13 @@ PLAIN_SECONDS = 15.0
 
 SHOWN = (
     ("loss", "loss {:.4f}"),
-    ("reward", "reward {:.3f}"),
+    ("reward/total", "reward {:.3f}"),
     ("reward/outcome", "outcome {:.2f}"),
     ("reward/rationale", "rationale {:.2f}"),
-    ("kl", "kl {:.4f}"),
+    ("kl/ref", "kl {:.4f}"),
     ("entropy", "entropy {:.2f}"),
     ("length/mean", "{:.0f} tokens"),
-    ("truncated", "{:.0%} cut"),
+    ("sample/truncated", "{:.0%} cut"),
     ("speed/rollout", "rollout {:.0f} tok/s"),
     ("speed/judge", "judge {:.0f} verdicts/s"),
     ("speed/update", "update {:.0f} tok/s"),

@@ -4,7 +4,8 @@ What is drawn depends on (seed, step, record id, sample index) and the weights, 
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,38 +43,51 @@ class RolloutConfig(Schema):
 
 @dataclass(frozen=True)
 class Rollout:
-    """A record's completions, by sample number. None of them has Finish.ERROR."""
+    """A record's completions, by sample number. None of them has Finish.ERROR.
 
+    `id` is unique in a batch: the record's, with a number when small data brings a record back within one step.
+    """
+
+    id: str
     asked: Asked
     completions: tuple[Completion, ...]
 
 
-def roll_out(
-    engine: Engine, asked: Sequence[Asked], config: RolloutConfig, *, seed: int, step: int
-) -> tuple[list[Rollout], Mapping[str, float]]:
-    """G completions for each record, in the order of `asked`, and the sampler's figures (tokens, seconds).
+class Sampler:
+    """Draws the completions of one step; `tokens` and `seconds` add up over its draws."""
 
-    Raises RunError when the engine gave up on a sample: a policy on the own mesh has no reason to.
-    """
-    how = Sampling(temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens)
-    requests = [
-        Request(str(i), a.prompt, how, config.samples, seed=seed, step=step, key=a.record.id)
-        for i, a in enumerate(asked)
-    ]
-    begin = time.perf_counter()
-    made: list[dict[int, Completion]] = [{} for _ in asked]
-    for completion in engine.generate(requests):
-        if completion.finish is Finish.ERROR:
-            raise RunError(
-                f"the sampler failed on record {asked[int(completion.request_id)].record.id}: {completion.error}"
-            )
-        made[int(completion.request_id)][completion.sample] = completion
-    seconds = time.perf_counter() - begin
-    tokens = sum(c.completion_tokens for group in made for c in group.values())
-    rollouts = [
-        Rollout(a, tuple(group[n] for n in range(config.samples))) for a, group in zip(asked, made, strict=True)
-    ]
-    return rollouts, {"tokens": float(tokens), "seconds": seconds}
+    def __init__(self, engine: Engine, config: RolloutConfig, *, seed: int, step: int) -> None:
+        self._engine, self._config, self._seed, self._step = engine, config, seed, step
+        self._how = Sampling(temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens)
+        self._times: Counter[str] = Counter()
+        self.tokens, self.seconds = 0, 0.0
+
+    def draw(self, asked: Sequence[Asked]) -> list[Rollout]:
+        """G completions for each record, in the order of `asked`. A record that comes back is sampled afresh.
+
+        Raises RunError when the engine gave up on a sample: a policy on the own mesh has no reason to.
+        """
+        names = [self._name(a.record.id) for a in asked]
+        requests = [
+            Request(name, a.prompt, self._how, self._config.samples, seed=self._seed, step=self._step, key=name)
+            for name, a in zip(names, asked, strict=True)
+        ]
+        begin = time.perf_counter()
+        made: dict[str, dict[int, Completion]] = {name: {} for name in names}
+        for completion in self._engine.generate(requests):
+            if completion.finish is Finish.ERROR:
+                raise RunError(f"the sampler failed on record {completion.request_id}: {completion.error}")
+            made[completion.request_id][completion.sample] = completion
+            self.tokens += completion.completion_tokens
+        self.seconds += time.perf_counter() - begin
+        return [
+            Rollout(name, a, tuple(made[name][n] for n in range(self._config.samples)))
+            for name, a in zip(names, asked, strict=True)
+        ]
+
+    def _name(self, record: str) -> str:
+        self._times[record] += 1
+        return record if self._times[record] == 1 else f"{record}#{self._times[record]}"
 
 
 def length_figures(rollouts: Iterable[Rollout]) -> dict[str, float | None]:
@@ -86,7 +100,5 @@ def length_figures(rollouts: Iterable[Rollout]) -> dict[str, float | None]:
         "length/mean": float(length_n.mean()),
         "length/max": float(length_n.max()),
         "length/min": float(length_n.min()),
-        "truncated": float(np.mean([c.finish is Finish.LENGTH for c in done])),
         "eos": float(np.mean([c.finish is Finish.STOP for c in done])),
-        "over_length": float(np.mean([c.finish is Finish.OVER_LENGTH for c in done])),
     }

@@ -1,0 +1,95 @@
+"""The two training configs, GRPO and SFT: the rooms' own schemas gathered, and what must hold between them."""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from noisyjax.config import Schema
+from noisyjax.instruct import DataConfig
+from noisyjax.judge import EngineJudgeConfig, RuleJudgeConfig
+from noisyjax.train.advantages import AdvantageConfig
+from noisyjax.train.loop import LoopConfig
+from noisyjax.train.losses import LossConfig
+from noisyjax.train.optimizer import OptimizerConfig
+from noisyjax.train.rewards import RewardConfig
+from noisyjax.train.rollout import RolloutConfig
+from noisyjax.train.update import UpdateConfig
+
+_FREE: dict[str, Any] = {"affects_results": False}
+
+
+class TrainMeshConfig(Schema):
+    """Devices along each mesh axis."""
+
+    data: int = Field(default=1, ge=1, json_schema_extra=_FREE)
+    """Cuts the rows of a batch."""
+    fsdp: int = Field(default=1, ge=1, json_schema_extra=_FREE)
+    """Cuts the rows and the parameters' model dimension."""
+    tensor: int = Field(default=1, ge=1, json_schema_extra=_FREE)
+    """Cuts heads, feed-forward and vocabulary."""
+
+
+class TrainConfig(LoopConfig):
+    """What SFT and GRPO have in common."""
+
+    model: Path = Field(json_schema_extra=_FREE)
+    """Hugging Face folder of the start. A run remembers what is in it, not where it lies."""
+    data: DataConfig
+    optimizer: OptimizerConfig = OptimizerConfig()
+    update: UpdateConfig = UpdateConfig()
+    mesh: TrainMeshConfig = TrainMeshConfig()
+
+
+class SftConfig(TrainConfig):
+    """Supervised training on chats or on NoisyInstruct records."""
+
+    batch: int = Field(default=128, ge=1)
+    """Examples per step."""
+
+
+class GrpoConfig(TrainConfig):
+    """Group-relative policy optimisation with verdicts as rewards."""
+
+    prompts: int = Field(default=32, ge=1)
+    """Prompts per step; each gets `rollout.samples` completions."""
+    rollout: RolloutConfig = RolloutConfig()
+    judge: Annotated[RuleJudgeConfig | EngineJudgeConfig, Field(discriminator="kind")] = RuleJudgeConfig()
+    reward: RewardConfig = RewardConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    loss: LossConfig = LossConfig()
+    generation_batches: int = Field(default=1, ge=1)
+    """Dynamic sampling: draw up to this many batches of prompts until `prompts` groups have something to teach; the
+    others are left out. 1: take the batch as it comes."""
+    updates: int = Field(default=1, ge=1)
+    """Passes over each batch of completions; above 1 the ratio to the old policy begins to matter."""
+    minibatches: int = Field(default=1, ge=1)
+    """Optimizer steps that a pass is cut into, by prompts."""
+    reference: Path | None = Field(default=None, json_schema_extra=_FREE)
+    """The model that KL is measured against; null: the start. Loaded only where loss.beta is above 0."""
+
+    @property
+    def samples(self) -> int:
+        """Completions per step."""
+        return self.prompts * self.rollout.samples
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.prompts % self.minibatches:
+            raise ValueError(f"minibatches: {self.minibatches} does not divide prompts: {self.prompts}")
+        if self.rollout.samples < 2:
+            raise ValueError("rollout.samples: 1 leaves nothing to compare with: a group needs at least 2")
+        if self.reference is not None and not self.loss.needs_reference:
+            raise ValueError("reference is given, but loss.beta is 0: nothing is measured against it")
+        if self.reward.rationale == "graded" and self.reward.asks_rationale and self.judge.kind == "engine":
+            raise ValueError("reward.rationale: graded needs a judge that grades: judge.kind: rules")
+        limit = self.rollout.max_tokens
+        if self.advantage.overlong_buffer > limit:
+            raise ValueError(f"advantage.overlong_buffer is above rollout.max_tokens: {limit}")
+        prompt, row = self.data.prompt.max_prompt_tokens, self.update.row_tokens
+        if prompt is not None and row < prompt + limit:
+            raise ValueError(
+                f"update.row_tokens: {row} is too short for a prompt of data.prompt.max_prompt_tokens: {prompt} and a "
+                f"response of rollout.max_tokens: {limit}; {prompt + limit} would do"
+            )
+        return self

@@ -1,0 +1,182 @@
+"""A model in the forms that training needs: float32 master weights, a sampler, a reference, and the compiled update.
+
+The master weights are cut over the training mesh; the sampler has the same devices as (data x fsdp, tensor) and gets
+the weights anew, in its own type and layout, once per step.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from noisyjax import models
+from noisyjax.chat import ChatTokenizer
+from noisyjax.engine.config import CaptureConfig, LocalConfig, MeshConfig
+from noisyjax.engine.local import LocalEngine
+from noisyjax.errors import UsageError
+from noisyjax.models.decoder import Decoder
+from noisyjax.train.config import GrpoConfig, TrainConfig, TrainMeshConfig
+from noisyjax.train.metrics import Metrics
+from noisyjax.train.optimizer import optimizer
+from noisyjax.train.rows import Group, MicroBatch, Rows
+from noisyjax.train.update import LossFn, Params, Updater
+
+
+@dataclass
+class Learner:
+    """What a training task works with. `tree` is what a checkpoint holds."""
+
+    cfg: models.ModelConfig
+    tokenizer: ChatTokenizer
+    updater: Updater
+    sampler: LocalEngine | None = None
+    reference: Params | None = None
+    first: Params | None = None
+    """The weights before training, until `start` has taken them."""
+
+    def start(self) -> Any:
+        """The state before the first update."""
+        if self.first is None:
+            raise RuntimeError("a learner starts once")
+        tree, self.first = self.updater.start(self.first), None
+        return tree
+
+    def params(self, tree: Any) -> Params:
+        """The policy's weights in a state."""
+        return tree.params
+
+    def reference_params(self, tree: Any) -> Params:
+        """The weights that KL is measured against. UsageError when there are none."""
+        if self.reference is None:
+            raise UsageError("this run has no reference model: set loss.beta above 0 before it starts")
+        return self.reference
+
+    def load_sampler(self, tree: Any) -> LocalEngine:
+        """The sampler with the policy's present weights."""
+        if self.sampler is None:
+            raise RuntimeError("this learner was opened without a sampler")
+        self.sampler.load_params(self.params(tree))
+        return self.sampler
+
+    def batches(self, groups: Sequence[Group]) -> list[MicroBatch]:
+        return self.updater.batches(groups)
+
+    def logprobs(self, params: Params, rows: Rows) -> np.ndarray:
+        """Log-probabilities of the rows' targets, float32 [B, P]."""
+        return np.asarray(self.updater.logprobs(params, rows)[0])
+
+    def update(self, tree: Any, rows: Sequence[Rows]) -> tuple[Any, Metrics, bool]:
+        """One optimizer step; `tree` is donated. False: the numbers were none, and the state is what it was."""
+        done = self.updater.update(tree, rows)
+        return done.state, done.metrics, bool(done.ok)
+
+    def close(self) -> None:
+        if self.sampler is not None:
+            self.sampler.close()
+
+
+def open_learner(config: TrainConfig, loss: LossFn, updates: int) -> Learner:
+    """Read the model and prepare everything that runs. `updates`: optimizer steps of the whole run.
+
+    Raises UsageError for what cannot work (a window too short, a mesh this machine lacks), before anything is compiled.
+    """
+    tokenizer = ChatTokenizer.load(config.model)
+    cfg = models.read_config(config.model)
+    _check_window(config, cfg)
+    mesh, rules = train_mesh(config.mesh), models.PRESETS[rules_name(config.mesh)]
+    first = dict(models.load(config.model, mesh, rules, "float32").params)
+    valid_v = np.asarray(tokenizer.decodable_vocab(cfg.vocab_size))
+    sampled = isinstance(config, GrpoConfig)
+    updater = Updater(
+        cfg,
+        optimizer(config.optimizer, updates),
+        loss,
+        config.update,
+        temperature=config.rollout.temperature if isinstance(config, GrpoConfig) else 1.0,
+        valid_v=valid_v if sampled else None,
+        mesh=mesh,
+        rules=rules,
+    )
+    learner = Learner(cfg, tokenizer, updater, first=first)
+    if isinstance(config, GrpoConfig):
+        learner.sampler = _sampler(config, cfg, first, tokenizer)
+        if config.loss.needs_reference:
+            learner.reference = _reference(config, cfg, first, mesh, rules)
+    return learner
+
+
+def train_mesh(config: TrainMeshConfig) -> Mesh | None:
+    """The mesh (data, fsdp, tensor), or None for a single device. UsageError when there are too few devices."""
+    shape = (config.data, config.fsdp, config.tensor)
+    wanted = int(np.prod(shape))
+    if wanted == 1:
+        return None
+    devices: list[Any] = jax.devices()
+    if wanted > len(devices):
+        raise UsageError(
+            f"mesh data={shape[0]} x fsdp={shape[1]} x tensor={shape[2]} needs {wanted} devices; "
+            f"here are {len(devices)}"
+        )
+    return Mesh(np.array(devices[:wanted]).reshape(shape), ("data", "fsdp", "tensor"))
+
+
+def rules_name(config: TrainMeshConfig) -> str:
+    """The sharding preset that cuts along the axes this mesh has."""
+    names = [name for name in ("fsdp", "tensor") if getattr(config, name) > 1]
+    return "_".join(names) or "replicated"
+
+
+def _sampler(config: GrpoConfig, cfg: models.ModelConfig, first: Params, tokenizer: ChatTokenizer) -> LocalEngine:
+    rollout = config.rollout
+    local = LocalConfig(
+        model=config.model,
+        dtype="auto",
+        slots=rollout.slots,
+        chunk=rollout.chunk,
+        min_prefix=rollout.min_prefix,
+        mesh=MeshConfig(data=config.mesh.data * config.mesh.fsdp, tensor=config.mesh.tensor),
+        capture=CaptureConfig(logprobs=True, entropy=config.loss.entropy_share < 1),
+    )
+    dtype = config.update.dtype if rollout.dtype == "auto" else rollout.dtype
+    stacked = jax.default_backend() != "cpu"
+    model = _laid_out(cfg, first, dtype, stacked, local.mesh)
+    return LocalEngine(local, model, tokenizer)
+
+
+def _laid_out(cfg: models.ModelConfig, params: Params, dtype: str, stacked: bool, mesh: MeshConfig) -> Decoder:
+    """The decoder that samples, tensor-parallel where the mesh is."""
+    cast: Mapping[str, Any] = {path: x.astype(dtype) for path, x in params.items()}
+    if mesh.data * mesh.tensor > 1:
+        devices: list[Any] = jax.devices()[: mesh.data * mesh.tensor]
+        where = Mesh(np.array(devices).reshape(mesh.data, mesh.tensor), ("data", "tensor"))
+        rules = models.PRESETS["tensor" if mesh.tensor > 1 else "replicated"]
+        layout = models.shardings(cfg, where, rules)
+        cast = {path: jax.device_put(x, layout[path]) for path, x in cast.items()}
+    return Decoder(cfg, cast, stacked=stacked)
+
+
+def _reference(
+    config: GrpoConfig, cfg: models.ModelConfig, first: Params, mesh: Mesh | None, rules: models.ShardingRules
+) -> Params:
+    """Frozen weights in the compute type: the start's, or those of another folder of the same shape."""
+    if config.reference is None:
+        return {path: jax.numpy.array(x, config.update.dtype) for path, x in first.items()}
+    loaded = models.load(config.reference, mesh, rules, config.update.dtype)
+    if loaded.cfg != cfg:
+        raise UsageError(f"reference={config.reference} is another architecture than model={config.model}")
+    return dict(loaded.params)
+
+
+def _check_window(config: TrainConfig, cfg: models.ModelConfig) -> None:
+    if not isinstance(config, GrpoConfig):
+        return
+    prompt, response = config.data.prompt.max_prompt_tokens, config.rollout.max_tokens
+    longest = (prompt or 0) + response
+    if longest > cfg.max_positions:
+        raise UsageError(
+            f"data.prompt.max_prompt_tokens={prompt} and rollout.max_tokens={response} make {longest} tokens, beyond "
+            f"the model's window of {cfg.max_positions}"
+        )

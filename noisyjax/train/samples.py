@@ -1,0 +1,60 @@
+"""Sampled completions as rows to look at: what was asked, what came, which spans, which verdicts, what it earned."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from noisyjax.records import LABELS, NoisyPrompt, Verdict
+from noisyjax.train.advantages import Advantages
+from noisyjax.train.grading import Graded
+from noisyjax.train.log import finite
+from noisyjax.train.rollout import Rollout
+
+
+def sample_rows(
+    rollouts: Sequence[Rollout], graded: Graded, advantages: Advantages, most: int
+) -> list[Mapping[str, Any]]:
+    """The first `most` completions of a batch, JSON-ready; what is undefined is null."""
+    flat = [(r, c) for r in rollouts for c in r.completions][:most]
+    total_n = graded.rewards.total_n
+    rows: list[Mapping[str, Any]] = []
+    for i, (rollout, completion) in enumerate(flat):
+        sample, record = graded.samples[i], rollout.asked.record
+        rows.append(
+            {
+                "record": record.id,
+                "setting": record.setting,
+                "composition": record.composition,
+                "sample": completion.sample,
+                "question": record.question,
+                "gold": record.answers[0],
+                "hint": record.hint,
+                "spans": list(_spans(rollout.asked.prompt)),
+                "completion": completion.text,
+                "finish": str(completion.finish),
+                "tokens": completion.completion_tokens,
+                "references": [span.text for span in sample.references.spans],
+                "answer": sample.answer,
+                "faults": [str(fault) for fault in sample.faults],
+                "outcome": _said(graded.outcomes[i]),
+                "rationale": _said(graded.rationales[i]),
+                "rewards": {
+                    name: finite(graded.rewards.reward_nc[i, c]) for c, name in enumerate(graded.rewards.names)
+                },
+                "reward": finite(total_n[i]),
+                "advantage": float(advantages.advantage_n[i]) if advantages.defined_n[i] else None,
+            }
+        )
+    return rows
+
+
+def _spans(prompt: NoisyPrompt) -> Iterator[tuple[str, int]]:
+    """(label, tokens) of each run of equal labels, in order."""
+    for label, run in groupby(np.asarray(prompt.labels).tolist()):
+        yield LABELS[label].value, sum(1 for _ in run)
+
+
+def _said(verdict: Verdict | None) -> Mapping[str, Any] | None:
+    return None if verdict is None else {"value": verdict.value, "score": verdict.score, "reason": verdict.reason[:200]}
