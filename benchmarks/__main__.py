@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import memory, schedule, speed
+from benchmarks import judge, memory, schedule, speed
 
 ALL = {
     "decode": speed.decode,
@@ -25,6 +25,7 @@ ALL = {
     "capture": schedule.capture,
     "layout": schedule.layout,
     "memory": memory.long_prompt,
+    "judge": judge.verdicts,
 }
 
 
