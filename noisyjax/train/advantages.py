@@ -91,7 +91,7 @@ def advantages(
     group_n: Sequence[int] | Sequence[str] | np.ndarray,
     cfg: AdvantageConfig,
     *,
-    weight_c: Sequence[float] | None = None,
+    weight_c: Sequence[float] | np.ndarray | None = None,
     applies_nc: np.ndarray | None = None,
 ) -> Advantages:
     """Advantages of N samples with C reward components.

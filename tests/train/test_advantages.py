@@ -115,6 +115,15 @@ def test_component_batch_deviation_spans_groups():
     np.testing.assert_allclose(result.advantage_n, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("flat", "square_sum", "defined"), [("keep", 1.0, 4), ("drop", 1.0, 2)])
+def test_a_dropped_group_leaves_the_batch_deviation(flat, square_sum, defined):
+    """[1, 0] gives ±√0.5, squares that add up to 1; the constant group's two zeros count only if it is kept."""
+    cfg = AdvantageConfig(per_component=True, flat_groups=flat)
+    result = advantages(np.array([1.0, 0, 4, 4]), [0, 0, 1, 1], cfg)
+    deviation = (square_sum / (defined - 1)) ** 0.5
+    np.testing.assert_allclose(result.advantage_n, np.array([0.5**0.5, -(0.5**0.5), 0, 0]) / deviation, rtol=1e-5)
+
+
 def test_components_that_cancel_are_a_constant_group():
     result = advantages(np.array([[1, 0], [0, 1]], float), [0, 0], GDPO)
     assert result.state_g == ("constant",)
@@ -173,6 +182,13 @@ def test_order_does_not_matter_to_the_last_bit(rows, cfg, random):
     assert one.advantage_n[order].tolist() == other.advantage_n.tolist()
     assert one.left_out_n[order].tolist() == other.left_out_n.tolist()
     assert one.state_g == other.state_g
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1], [2, 1, 0]])
+def test_sums_are_exact(order):
+    """Added one by one, 1e16 + 1 - 1e16 is 0 or 1 by their order."""
+    rewards = np.array([1e16, 1.0, -1e16])[order]
+    assert one_group(rewards, DR_GRPO).advantage_n[order.index(1)] == np.float32(2 / 3)
 
 
 @given(samples, configs)
