@@ -48,7 +48,11 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("task", READY, ids=lambda t: t.name)
+# The tiny world's models were trained to their one form of answer: no words ask for it.
+ASKING = [task for task in READY if task.name != "tiny_world"]
+
+
+@pytest.mark.parametrize("task", ASKING, ids=lambda t: t.name)
 def test_an_answer_in_the_form_the_prompt_asks_for_is_read_strictly(task):
     """The instruction and the extraction are two halves of one agreement."""
     metric = task.score.metric
@@ -116,7 +120,7 @@ def test_a_broken_task_file_is_one_readable_error(text, message):
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_bench_config_loads(path):
     config = load(BenchConfig, path)
-    assert set(ORDER) <= set(config.datasets)
+    assert set(ORDER) <= set(config.datasets) or path.stem == "tiny_world"
 
 
 @pytest.mark.parametrize(
