@@ -26,7 +26,7 @@ from noisyjax.train.grading import Graded, Grader
 from noisyjax.train.learner import Learner
 from noisyjax.train.loop import DataEnd, Step
 from noisyjax.train.losses import policy_loss, reward_kl
-from noisyjax.train.metrics import Metrics
+from noisyjax.train.metrics import Metrics, Total
 from noisyjax.train.progress import TrainProgress
 from noisyjax.train.rollout import Rollout, Sampler, length_figures
 from noisyjax.train.rows import Group, MicroBatch, Response
@@ -147,10 +147,11 @@ class GrpoTask:
         reward_nc, applies_nc, weight_c = rewards.reward_nc, rewards.applies_nc, rewards.weight_c
         if ref_n is not None and loss.kl_in == "reward":
             own_n = [np.asarray(c.logprobs) for r in rollouts for c in r.completions]
-            kl_n = loss.beta * reward_kl(own_n, ref_n, loss.kl)
+            kl_n = reward_kl(own_n, ref_n, loss.kl)
             reward_nc = np.column_stack([reward_nc, -kl_n])
             applies_nc = np.column_stack([applies_nc, np.ones(len(kl_n), bool)])
-            weight_c = np.append(weight_c, 1.0)
+            # A weight, not a factor: where components are normalised one by one a factor would vanish.
+            weight_c = np.append(weight_c, loss.beta)
         groups = [r.id for r in rollouts for _ in r.completions]
         return advantages(reward_nc, groups, self.config.advantage, weight_c=weight_c, applies_nc=applies_nc)
 
@@ -168,7 +169,10 @@ class GrpoTask:
                 tree, more, fine = self.learner.update(tree, [micro.rows for micro in batch])
                 found.append(more)
                 ok |= fine
-        return tree, metrics.merge(found), ok
+        steps = len(found)
+        # Totals are shares of one optimizer step; what is shown is their mean over the steps.
+        whole = metrics.merge(found).items()
+        return tree, {k: Total(m.total / steps, m.count) if isinstance(m, Total) else m for k, m in whole}, ok
 
     def _batch(self, taught: Taught, part: np.ndarray, old_n: Sequence[np.ndarray] | None) -> list[MicroBatch]:
         """The training rows of some of the prompts; weights are shares of this part, which is one optimizer step."""

@@ -281,5 +281,7 @@ def test_every_config_file_is_known_to_a_test():
             load(EvalConfig, None, [f"engine={yaml.safe_dump(read_tree(path)[0], default_flow_style=True)}"])
         elif kind in schemas:
             load(schemas[kind], path)
+        elif kind == "train":
+            pass  # tests/train/test_config.py
         else:
             raise AssertionError(f"no test loads configs of the kind {kind}")
