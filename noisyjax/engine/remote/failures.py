@@ -10,6 +10,7 @@ from typing import Any
 import openai
 
 from noisyjax.engine.remote.backoff import asked_wait
+from noisyjax.visible import visible
 
 
 class Action(StrEnum):
@@ -108,6 +109,6 @@ def error_words(body: Any) -> tuple[str, str]:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """White space folded, at most `limit` characters."""
-    text = " ".join(text.split())
+    """White space folded, control characters made visible, at most `limit` characters."""
+    text = visible(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"

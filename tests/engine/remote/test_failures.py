@@ -59,3 +59,8 @@ def test_words_are_one_short_line() -> None:
     assert len(one_line("x" * 10_000)) == 300
     failure = from_status(429, {"message": "wait"}, {"retry-after": "3"})
     assert (failure.kind, failure.asked_s, failure.status) == ("http_429", 3.0, 429)
+
+
+def test_an_endpoint_cannot_command_the_terminal() -> None:
+    failure = from_status(500, {"message": "busy\x1b[2J\r\n\x07 \u202etxet"}, {})
+    assert failure.words == "busy␛[2J ␇ ⟨202E⟩txet"
