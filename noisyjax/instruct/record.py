@@ -30,7 +30,7 @@ class InstructRecord:
     `answers` holds the gold answer first, its aliases after it. `hint` is the gold reference: it is in the prompt
     only where `composition` has an H, and the rationale reward measures against it wherever there is one. `evidence`
     are passages that belong to the question and are always shown. `setting` names the kinds of the distractors: ND,
-    RD, RC, HN or a mixture such as RD+HN.
+    RD, RC, HN or a mixture such as RD+HN. `working` leads from the hint to the answer; SFT teaches it as thought.
     """
 
     id: str
@@ -43,6 +43,7 @@ class InstructRecord:
     setting: str
     meta: Mapping[str, Any] = field(default_factory=dict)
     evidence: tuple[Document, ...] = ()
+    working: str | None = None
 
     def __post_init__(self) -> None:
         _raise(_instruct_problems(self))
@@ -57,6 +58,8 @@ class InstructRecord:
         row: dict[str, Any] = {"id": self.id, "question": self.question, "answers": list(self.answers)}
         if self.hint is not None:
             row["hint"] = self.hint
+        if self.working is not None:
+            row["working"] = self.working
         if self.evidence:
             row["evidence"] = [{"id": d.id, "title": d.title, "text": d.text} for d in self.evidence]
         if self.distractors:
@@ -106,6 +109,7 @@ class _InstructRow(Schema):
     question: str
     answers: tuple[str, ...]
     hint: str | None = None
+    working: str | None = None
     evidence: tuple[_DocumentRow, ...] = ()
     distractors: tuple[_UnitRow, ...] = ()
     domain: str
@@ -130,7 +134,8 @@ def parse_instruct(data: Mapping[str, Any], where: str) -> InstructRecord:
     row = validate(_InstructRow, data, where)
     units = tuple(Unit(u.id, u.kind, said(u.turns) if u.text is None else u.text, u.turns) for u in row.distractors)
     evidence = tuple(Document(d.id, d.text, d.title) for d in row.evidence)
-    values = {name: getattr(row, name) for name in ("id", "question", "answers", "hint", "domain", "composition")}
+    same = ("id", "question", "answers", "hint", "working", "domain", "composition")
+    values = {name: getattr(row, name) for name in same}
     try:
         return InstructRecord(**values, setting=row.setting, meta=row.meta, evidence=evidence, distractors=units)
     except ValueError as error:
@@ -189,6 +194,8 @@ def _instruct_problems(record: InstructRecord) -> Iterator[str]:
         yield from _text_problems(f"answers.{i}", answer)
     if record.hint is not None:
         yield from _text_problems("hint", record.hint)
+    if record.working is not None:
+        yield from _text_problems("working", record.working)
     for i, document in enumerate(record.evidence):
         yield from _text_problems(f"evidence.{i}.text", document.text)
         yield from _half_characters(f"evidence.{i}.title", document.title)

@@ -62,8 +62,9 @@ class TargetConfig(Schema):
     """What SFT teaches."""
 
     form: Literal["reference", "thought", "answer"] = "reference"
-    """reference: the hint in its tags, then the answer. thought: the same, the reference inside the thought. answer:
-    the answer alone. Records without a hint are left out and counted, except with `answer`."""
+    """reference: the hint in its tags, then the answer. thought: the same, the reference inside the thought, and behind
+    it the record's working if there is one. answer: the answer alone. Records without a hint are left out and counted,
+    except with `answer`."""
     max_tokens: Annotated[int | None, Field(ge=1)] = 8192
     """Longest example, prompt and target (the paper's cutoff). Distractors give way, the target never does."""
 

@@ -102,7 +102,8 @@ def target_text(tokenizer: ChatTokenizer, record: InstructRecord, form: str) -> 
     if len(tokenizer.thought_tags.tokens) != 2:
         raise UsageError(f"target.form=thought needs a model that thinks between two tags, {tokenizer.name} does not")
     opening, closing = tokenizer.thought_tags.tokens
-    return f"{opening}\n{reference}\n{closing}\n\n{record.answers[0]}"
+    thought = reference if record.working is None else f"{reference}\n{record.working}"
+    return f"{opening}\n{thought}\n{closing}\n\n{record.answers[0]}"
 
 
 def record_example_maker(

@@ -93,7 +93,7 @@ def arrow_schema(kind: type[Record], pyarrow: Any) -> Any:
         [
             *((name, text()) for name in ("id", "question")),
             ("answers", pyarrow.list_(text())),
-            ("hint", text()),
+            *((name, text()) for name in ("hint", "working")),
             ("evidence", pyarrow.list_(document)),
             ("distractors", pyarrow.list_(unit)),
             *((name, text()) for name in ("domain", "composition", "setting", "meta")),

@@ -58,8 +58,9 @@ def record(p: Puzzle, kind: str) -> InstructRecord:
         domain="tiny world",
         composition="A|Q,D" if units else "A|Q",
         setting=units[0].kind if units else "ND",
-        meta={"type": p.kind, "working": p.working, "noise": kind},
+        meta={"type": p.kind, "noise": kind},
         evidence=(Document("facts", p.evidence),),
+        working=p.working,
     )
 
 

@@ -137,6 +137,6 @@ def records(make_record) -> list[InstructRecord]:
         make_record("hinted", composition="A|Q,H", meta={"source": "made up", "steps": 2, "deep": {"a": [1, None]}}),
         make_record("documents", "RD", evidence=(Document("e1", "The mill stands on the Welna.", "Ostrow"),)),
         make_record("chats", "RC", hint="zwei Zeilen\u2028und „Anführung“\n\ttab \\ \U0001f600 \x01"),
-        make_record("mixed", "RD+HN", composition="A|Q,D,H", evidence=(Document("e1", "No title."),)),
+        make_record("mixed", "RD+HN", composition="A|Q,D,H", evidence=(Document("e1", "No title."),), working="a > b"),
         make_record("own text", "RC", distractors=(Unit("c", "RC", "retold", (("user", "a"), ("assistant", "b"))),)),
     ]

@@ -169,6 +169,12 @@ class TestRecords:
         laid_out = said if form == "thought" else "<think>\n\n</think>\n\n" + said
         assert runs(thinking, self.make(thinking, record, form).item) == [laid_out]
 
+    def test_the_working_stands_between_reference_and_answer(self, chatml, make_record):
+        record = make_record(working="So it is the Welna.")
+        said = "<think>\n<reference>It is on the Welna.</reference>\nSo it is the Welna.\n</think>\n\nWelna<|im_end|>"
+        assert runs(chatml, self.make(chatml, record, "thought").item) == [said]
+        assert "So it is" not in runs(chatml, self.make(chatml, record, "reference").item)[0]
+
     def test_the_prompt_is_that_of_grpo(self, chatml, make_record):
         record = make_record(setting="RC+RD", composition="A|Q,D,H")
         example = self.make(chatml, record).item

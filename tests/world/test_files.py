@@ -12,7 +12,8 @@ from noisyjax.chat import ChatTokenizer, split
 from noisyjax.chat.reference import parse_references
 from noisyjax.config import load
 from noisyjax.errors import UsageError
-from noisyjax.instruct import PromptConfig, open_files, parse_instruct, record_prompt
+from noisyjax.instruct import PromptConfig, TargetConfig, open_files, parse_instruct, record_prompt
+from noisyjax.instruct.sft import record_example_maker
 from noisyjax.models import load as load_model
 from noisyjax.records import LABEL_ID, SETTINGS
 from noisyjax.world import KINDS, MIXES, held_out, make_tokenizer, mix_records, puzzle, record, write_eval, write_model
@@ -154,3 +155,11 @@ def test_the_model_is_small_and_loads(model):
     assert loaded.cfg.vocab_size == len(VOCABULARY)
     n = sum(x.size for x in loaded.params.values())
     assert 300_000 < n < 2_500_000
+
+
+def test_supervised_training_aims_at_the_worlds_own_target(tokenizer):
+    make = record_example_maker(tokenizer, PROMPT, TargetConfig(form="thought", max_tokens=192))
+    for kind in ("ND", "talk", "RC", "HN"):
+        p = puzzle(0, "grpo", 2)
+        example = make(record(p, kind)).item
+        assert tokenizer.decode_raw(example.ids[example.target]) == f"{p.target} <|end|>"
