@@ -12,14 +12,14 @@ Legend: B batch, T query length, D model, N heads, K kv heads, H head dim, F ffn
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from . import attention, head, rope
+from . import attention, head, lora, rope
 from .config import ModelConfig
 
 EVERYTHING = 2**30
@@ -80,34 +80,58 @@ def project(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> jax.Ar
     return y if bias is None else y + bias
 
 
-def _project_each(x: jax.Array, weights: nnx.List, biases: nnx.List) -> list[jax.Array]:
-    """`project` with every weight; `biases` is empty or has one for each."""
-    if not len(biases):
-        return [project(x, w[...]) for w in weights]
-    return [project(x, w[...], b[...]) for w, b in zip(weights, biases, strict=True)]
+class Linear(nnx.Module):
+    """x [..., *I] times w [*O, *I] plus bias [*O]: [..., *O]. With an adapter, (x a^T) b^T is added (see `lora`).
+
+    inputs: how many axes of w are inputs.
+    """
+
+    def __init__(self, w: jax.Array, bias: jax.Array | None, adapter: tuple[jax.Array, jax.Array] | None, inputs: int):
+        self.w, self.bias = nnx.Param(w), _param(bias)
+        self.a, self.b = (_param(x) for x in adapter or (None, None))
+        self.inputs = inputs
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x.reshape(*x.shape[: x.ndim - self.inputs], -1)
+        y = project(x, self._matrix(self.w), None if self.bias is None else self.bias[...])
+        return y if self.a is None else y + project(project(x, self._matrix(self.a)), self.b[...])
+
+    def _matrix(self, w: Any) -> jax.Array:
+        w = w[...]
+        return w.reshape(*w.shape[: w.ndim - self.inputs], -1)
+
+
+def _linear(weight: Weight, path: str) -> Linear:
+    """The layer's projection called `path`, "attn.q_nhd", with its bias and adapter if it has them."""
+    outputs, inputs = lora.split_axes(path)
+    a, b = (weight(name) for name in lora.adapter_paths(path))
+    bias = weight(f"{path.rsplit('_', 1)[0]}_bias_{outputs}")
+    return Linear(weight(path), bias, None if a is None or b is None else (a, b), len(inputs))
+
+
+def _linears(weight: Weight, paths: Sequence[str], joined: bool) -> nnx.List:
+    """Projections of one input. joined: as a single one (fewer, larger products decode faster on the CPU)."""
+    made = [_linear(weight, path) for path in paths]
+    if joined:
+        if any(one.a is not None for one in made):
+            raise ValueError("layers in a list have no adapters: merge them first, or keep the layers stacked")
+        bias = None if made[0].bias is None else jnp.concatenate([one.bias[...] for one in made])
+        made = [Linear(jnp.concatenate([one.w[...] for one in made]), bias, None, made[0].inputs)]
+    return nnx.List(made)
 
 
 class Attention(nnx.Module):
-    """Projections, optional q/k norms and rotation. What the queries attend to is the caller's business.
-
-    joined: keep the three input projections as one product (fewer, larger products decode faster on the CPU).
-    """
+    """Projections, optional q/k norms and rotation. What the queries attend to is the caller's business."""
 
     def __init__(self, cfg: ModelConfig, weight: Weight, joined: bool):
-        names = ("q_nhd", "k_khd", "v_khd"), ("q_bias_nh", "k_bias_kh", "v_bias_kh")
-        w, bias = ([weight(name) for name in group] for group in names)
-        if joined:
-            w = [jnp.concatenate(w)]
-            bias = [None if bias[0] is None else jnp.concatenate(bias)]
-        self.w_in = nnx.List([nnx.Param(x) for x in w])
-        self.bias_in = nnx.List([nnx.Param(x) for x in bias if x is not None])
-        self.o_dnh, self.o_bias_d = _param(weight("o_dnh")), _param(weight("o_bias_d"))
-        self.q_norm, self.k_norm = (_norm(cfg, weight(f"{x}_norm.scale_h")) for x in "qk")
+        self.qkv_in = _linears(weight, ("attn.q_nhd", "attn.k_khd", "attn.v_khd"), joined)
+        self.out = _linear(weight, "attn.o_dnh")
+        self.q_norm, self.k_norm = (_norm(cfg, weight(f"attn.{x}_norm.scale_h")) for x in "qk")
         self.heads = (cfg.n_heads, cfg.n_kv_heads)
 
     def qkv(self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """q_btnh and k_btkh rotated, v_btkh."""
-        made = _project_each(x_btd, self.w_in, self.bias_in)
+        made = [linear(x_btd) for linear in self.qkv_in]
         if len(made) == 1:
             n, k = self.heads
             made = jnp.split(made[0], [n, n + k], axis=2)
@@ -116,29 +140,18 @@ class Attention(nnx.Module):
             q_btnh, k_btkh = self.q_norm(q_btnh), self.k_norm(k_btkh)
         return rope.rotate(q_btnh, cos, sin), rope.rotate(k_btkh, cos, sin), v_btkh
 
-    def out(self, o_btnh: jax.Array) -> jax.Array:
-        w_dnh, bias = self.o_dnh[...], self.o_bias_d
-        flat = o_btnh.reshape(*o_btnh.shape[:2], -1)
-        return project(flat, w_dnh.reshape(w_dnh.shape[0], -1), None if bias is None else bias[...])
-
 
 class MLP(nnx.Module):
-    """SwiGLU: down(silu(gate(x)) * up(x)). joined: gate and up as one product."""
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
 
     def __init__(self, weight: Weight, joined: bool):
-        w, bias = ([weight(f"{x}{end}") for x in ("gate", "up")] for end in ("_fd", "_bias_f"))
-        if joined:
-            w = [jnp.concatenate(w)]
-            bias = [None if bias[0] is None else jnp.concatenate(bias)]
-        self.w_in = nnx.List([nnx.Param(x) for x in w])
-        self.bias_in = nnx.List([nnx.Param(x) for x in bias if x is not None])
-        self.down_df, self.down_bias_d = _param(weight("down_df")), _param(weight("down_bias_d"))
+        self.gate_up = _linears(weight, ("mlp.gate_fd", "mlp.up_fd"), joined)
+        self.down = _linear(weight, "mlp.down_df")
 
     def __call__(self, x_btd: jax.Array) -> jax.Array:
-        made = _project_each(x_btd, self.w_in, self.bias_in)
+        made = [linear(x_btd) for linear in self.gate_up]
         gate_btf, up_btf = jnp.split(made[0], 2, axis=-1) if len(made) == 1 else made
-        down = self.down_bias_d
-        return project(jax.nn.silu(gate_btf) * up_btf, self.down_df[...], None if down is None else down[...])
+        return self.down(jax.nn.silu(gate_btf) * up_btf)
 
 
 class Layer(nnx.Module):
@@ -146,8 +159,8 @@ class Layer(nnx.Module):
 
     def __init__(self, cfg: ModelConfig, weight: Weight, joined: bool):
         self.attn_norm, self.mlp_norm = (_norm(cfg, weight(f"{x}_norm.scale_d")) for x in ("attn", "mlp"))
-        self.attn = Attention(cfg, lambda name: weight(f"attn.{name}"), joined)
-        self.mlp = MLP(lambda name: weight(f"mlp.{name}"), joined)
+        self.attn = Attention(cfg, weight, joined)
+        self.mlp = MLP(weight, joined)
 
     def __call__(
         self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend, per_layer: Any, window: Any
@@ -166,6 +179,8 @@ class Table(nnx.Module):
 
 class Decoder(nnx.Module):
     """Built from a flat {path: array} dict as the loader gives it (see `params.param_specs` for paths and shapes).
+
+    Stacked layers may have adapters among their parameters (`lora.adapter_specs`).
 
     stacked: keep the layers stacked and scan them; otherwise a list of layers, their input products joined, and a loop.
     """

@@ -32,7 +32,7 @@ def init_params(
 
     def draw(path: str, layer: int, spec: ParamSpec) -> np.ndarray:
         mean, spread = (1.0, norm_stddev) if ".scale_" in path else (0.0, stddev)
-        return mean + spread * _normal(seed, path, layer, spec.layer_shape)
+        return mean + spread * normal(seed, path, layer, spec.layer_shape)
 
     params = {}
     for path, spec in param_specs(cfg).items():
@@ -48,7 +48,7 @@ def init_params(
     return params
 
 
-def _normal(seed: int, path: str, layer: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Standard normal f64. RandomState, because numpy promises never to change its streams."""
+def normal(seed: int, path: str, layer: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normal f64 of a parameter's layer. RandomState, because numpy promises never to change its streams."""
     digest = hashlib.blake2b(f"{seed}/{path}/{layer}".encode(), digest_size=32).digest()
     return np.random.RandomState(np.frombuffer(digest, np.uint32)).standard_normal(shape)

@@ -4,7 +4,8 @@ This table is the one source that the decoder, loader, exporter and sharding sha
 underscore name its dimensions, and a path under `layers.` has the layer dimension in front of them, so that
 `layers.attn.q_nhd` is [L, N, H, D]. Projections keep the [out, in] orientation of Hugging Face files.
 
-Legend: L layers, V vocabulary, D model, N query heads, K key-value heads, H head dim, F feed-forward.
+Legend: L layers, V vocabulary, D model, N query heads, K key-value heads, H head dim, F feed-forward,
+R rank of an adapter.
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ AXES = {
     "k": "kv_heads",
     "h": "head_dim",
     "f": "ffn",
+    "r": "rank",
 }
 """Dimension letter -> logical axis name."""
 

@@ -15,6 +15,7 @@ from .config import ModelConfig
 from .errors import ShardingError
 from .params import ParamSpec, param_specs
 
+NEVER_CUT = ("head_dim", "rank")
 MESH_AXES = ("data", "fsdp", "tensor", "expert")
 
 
@@ -23,7 +24,7 @@ class ShardingRules:
     """For each logical axis the mesh axis it is cut along, or None where it is whole on every device.
 
     `kv_heads` is the forgiving one: where the key-value heads cannot be cut evenly (2 heads over 4 devices) they are
-    replicated, which costs little memory and is what grouped-query attention needs. `head_dim` is never cut.
+    replicated, which costs little memory and is what grouped-query attention needs. `NEVER_CUT` never are.
     """
 
     vocab: str | None = None
@@ -37,7 +38,7 @@ class ShardingRules:
 
     def mesh_axis(self, logical: str) -> str | None:
         """The mesh axis of a logical parameter axis."""
-        return getattr(self, logical) if logical != "head_dim" else None
+        return getattr(self, logical) if logical not in NEVER_CUT else None
 
 
 PRESETS: Mapping[str, ShardingRules] = {

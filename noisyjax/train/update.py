@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pydantic import Field
 
 from noisyjax.config import Schema
-from noisyjax.models import PRESETS, ModelConfig, ShardingRules, batch_spec
+from noisyjax.models import PRESETS, ModelConfig, ShardingRules, batch_spec, lora
 from noisyjax.models.decoder import Decoder, Remat
 from noisyjax.train.logprobs import target_logprobs
 from noisyjax.train.metrics import Mean, Metrics, merge
@@ -103,7 +103,8 @@ class Updater:
         model: the decoder's config.
         optimizer: from `optimizer.optimizer`.
         loss: called while tracing, once per shape.
-        frozen: parameters that the model needs and training leaves alone (the base of an adapter).
+        frozen: parameters that the model needs and training leaves alone: the base of an adapter.
+        scale: of the adapter, where the trained parameters are one.
         mesh, rules: where parameters and rows lie (the mesh with automatic axes); None is the default device.
     """
 
@@ -117,11 +118,13 @@ class Updater:
         temperature: float = 1.0,
         valid_v: np.ndarray | None = None,
         frozen: Params | None = None,
+        scale: float = 1.0,
         mesh: Mesh | None = None,
         rules: ShardingRules | None = None,
     ) -> None:
         self.optimizer, self.loss, self.config, self.mesh = optimizer, loss, config, mesh
         self.frozen: Params = frozen or {}
+        self.scale = scale
         place, stripes, self._row_shards = None, 1, 1
         if mesh is not None:
             rules = rules or PRESETS["replicated"]
@@ -167,9 +170,13 @@ class Updater:
     def logprobs(self, params: Params, rows: Rows) -> tuple[jax.Array, jax.Array]:
         """(log-probabilities, entropies) of the rows' targets, float32 [B, P], under any parameters; no gradient.
 
-        For old and reference log-probabilities: `dataclasses.replace(rows, ref_bp=...)` takes them.
+        `params` {} are those of the base without its adapter. `dataclasses.replace(rows, ref_bp=...)` takes them.
         """
-        return self._score({**self.frozen, **params}, self.place(rows))
+        return self._score(lora.attach(self.frozen, params, self.scale), self.place(rows))
+
+    def weights(self, state: TrainState) -> Params:
+        """The model's whole parameters in a state, an adapter merged into its base: to sample with, to export."""
+        return lora.merge(self.frozen, state.params, self.scale) if self.frozen else state.params
 
     def update(self, state: TrainState, batches: Sequence[Rows]) -> Updated:
         """One update over all micro-batches. `state` is donated: go on with the one returned.
@@ -219,7 +226,7 @@ class Updater:
 
     def _add(self, total: "_Total", params: Params, frozen: Params, rows: Rows) -> "tuple[_Total, Metrics]":
         def share(params: Params) -> tuple[jax.Array, Metrics]:
-            return self.loss(*self.policy.logprobs({**frozen, **params}, rows), rows)
+            return self.loss(*self.policy.logprobs(lora.attach(frozen, params, self.scale), rows), rows)
 
         (loss, metrics), gradient = jax.value_and_grad(share, has_aux=True)(dict(params))
         return jax.tree.map(jnp.add, total, (gradient, loss)), metrics

@@ -12,7 +12,7 @@ import optax
 import pytest
 from jax.sharding import Mesh
 
-from noisyjax.models import PRESETS, init_params, shardings
+from noisyjax.models import PRESETS, init_params, lora, shardings
 from noisyjax.train.metrics import Mean, Total, reduce
 from noisyjax.train.optimizer import OptimizerConfig, optimizer
 from noisyjax.train.rows import Group, Response
@@ -135,9 +135,10 @@ def test_nothing_to_learn_from(setting):
     assert reduce(done.metrics) == {"update/ok": 0.0}
 
 
-def test_supervised_rows_are_learned(setting):
+@pytest.mark.parametrize("adapter", [False, True], ids=["all parameters", "adapter"])
+def test_supervised_rows_are_learned(setting, adapter):
     """Forty updates on three answers: their mean loss falls to a tenth."""
-    cfg, params, groups = setting
+    cfg, base, groups = setting
 
     def negative(logprob_bp, entropy_bp, rows):
         value = -(rows.weight_bp * logprob_bp)
@@ -146,16 +147,25 @@ def test_supervised_rows_are_learned(setting):
     examples = [
         Group(g.id, g.prompt, (Response(g.responses[0].ids, 1 / (3 * len(g.responses[0].ids))),)) for g in groups
     ]
-    updater = Updater(
-        cfg, optimizer(OptimizerConfig(learning_rate=1e-2), 40), negative, UpdateConfig(row_tokens=48, batch_tokens=48)
-    )
-    rows = [batch.rows for batch in updater.batches(examples)]
-    state, losses = updater.start(params), []
+    adam = optimizer(OptimizerConfig(learning_rate=2e-2), 40)
+    config = UpdateConfig(row_tokens=48, batch_tokens=48)
+    frozen = {"frozen": base, "scale": 2.0} if adapter else {}
+    updater = Updater(cfg, adam, negative, config, **frozen)
+    (rows,) = [batch.rows for batch in updater.batches(examples)]
+    state = updater.start(lora.init_adapters(cfg, 4, lora.TARGETS) if adapter else base)
+    at_first = mean_loss(updater, state.params, rows)
     for _ in range(40):
-        done = updater.update(state, rows)
-        state = done.state
-        losses.append(reduce(done.metrics)["loss"])
-    assert losses[0] > 3
-    assert losses[-1] < losses[0] / 10
-    logprob, _ = updater.logprobs(state.params, rows[0])
-    assert -(np.asarray(logprob) * rows[0].weight_bp).sum() < losses[0] / 10
+        state = updater.update(state, [rows]).state
+    learned = mean_loss(updater, state.params, rows)
+    assert at_first > 3
+    assert learned < at_first / 10
+    whole = Updater(cfg, adam, negative, config)
+    weights = updater.weights(state)
+    assert weights.keys() == base.keys()
+    assert mean_loss(whole, weights, rows) == pytest.approx(learned, abs=1e-3)
+    if adapter:
+        assert mean_loss(updater, {}, rows) == pytest.approx(at_first, abs=1e-6)  # the base is what it was
+
+
+def mean_loss(updater, params, rows) -> float:
+    return float(-(np.asarray(updater.logprobs(params, rows)[0]) * rows.weight_bp).sum())
