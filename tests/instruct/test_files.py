@@ -309,6 +309,10 @@ class TestFingerprint:
         }
         assert len(seen) == 5
 
+    def test_rows_left_out_move_the_order_and_so_count(self, tmp_path):
+        path = lines(tmp_path / "a.jsonl", ROW, {}, {**ROW, "id": "b"})
+        assert load(path, skip_bad=True).fingerprint != load(path, check=False).fingerprint
+
 
 @pytest.mark.parametrize(
     ("module", "suffix"), [("pyarrow", ".parquet"), ("grain", ".array_record"), ("array_record", ".array_record")]
