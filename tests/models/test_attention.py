@@ -122,21 +122,92 @@ def test_segments_do_not_leak():
     np.testing.assert_array_equal(out[:, 4:9], other[:, 4:9])
 
 
-def test_gradients_are_those_of_the_plain_form():
+def naive_attention(q, k, v, see_bts):
+    """The textbook in float32, differentiable by JAX itself."""
+    k, v = jnp.repeat(k, N // K, 2), jnp.repeat(v, N // K, 2)
+    score = jnp.where(jnp.asarray(see_bts)[:, None], jnp.einsum("btnh,bsnh->bnts", q, k) * H**-0.5, -jnp.inf)
+    return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(score, -1), v)
+
+
+def shared_rows() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(position, segment, parent) of two rows: a prompt of 5 with responses of 4, 6 and 3; two such groups."""
+    segment = [1] * 5 + [2] * 4 + [3] * 6 + [4] * 3, [1] * 3 + [2] * 4 + [3] * 2 + [4] * 2 + [5] * 3 + [6] * 4
+    parent = [1] * 18, [1] * 9 + [4] * 9
+    pos = [*range(9), *range(5, 11), *range(5, 8)], [*range(7), 3, 4, *range(5), *range(2, 6)]
+    return tuple(np.asarray(x, np.int32) for x in (pos, segment, parent))
+
+
+def shared_see(window: int | None) -> np.ndarray:
+    """Who sees whom in `shared_rows`, pair by pair."""
+    pos, segment, parent = shared_rows()
+    see = np.zeros((2, 18, 18), bool)
+    for b, i, j in np.ndindex(2, 18, 18):
+        family = segment[b, j] in (segment[b, i], parent[b, i])
+        see[b, i, j] = j <= i and family and (window is None or pos[b, i] - pos[b, j] < window)
+    return see
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("block", [512, 5, 1])
+def test_values_and_gradients_are_those_of_the_plain_form(window, block):
     rng = np.random.default_rng(2)
-    t = 10
-    q, k, v, up = randn(rng, B, t, N, H), randn(rng, B, t, K, H), randn(rng, B, t, K, H), randn(rng, B, t, N, H)
+    q, k, v, up = (randn(rng, 2, 18, n, H) for n in (N, K, K, N))
+    pos, segment, parent = map(jnp.asarray, shared_rows())
 
-    def naive(q, k, v):
-        k, v = jnp.repeat(k, N // K, 2), jnp.repeat(v, N // K, 2)
-        score = jnp.einsum("btnh,bsnh->bnts", q, k) * H**-0.5
-        score = jnp.where(jnp.asarray(causal_see(t, 4))[:, None], score, -jnp.inf)
-        return (jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(score, -1), v) * up).sum()
+    @jax.jit
+    def ours(q, k, v):
+        return attention.self_attention(q, k, v, pos, segment, window, block, parent_bt=parent)
 
-    ours = jax.jit(jax.grad(lambda *x: (self_attention(*x, window=4, block=4) * up).sum(), (0, 1, 2)))(q, k, v)
-    for mine, theirs in zip(ours, jax.grad(naive, (0, 1, 2))(q, k, v), strict=True):
+    see = shared_see(window)
+    np.testing.assert_allclose(ours(q, k, v), naive_attention(q, k, v, see), atol=1e-5)
+    got = jax.jit(jax.grad(lambda *x: (ours(*x) * up).sum(), (0, 1, 2)))(q, k, v)
+    expected = jax.jit(jax.grad(lambda *x: (naive_attention(*x, see) * up).sum(), (0, 1, 2)))(q, k, v)
+    for mine, theirs in zip(got, expected, strict=True):
         assert np.abs(theirs).max() > 0.1
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_pairs_of_blocks_that_are_left_out_hold_no_visible_key(window):
+    size = 3
+    pos, segment, parent = (jnp.asarray(x).reshape(2, -1, size).swapaxes(0, 1) for x in shared_rows())
+    sight = attention.Sight(pos, segment, parent, None if window is None else jnp.int32(window))
+    visited = np.asarray(sight.partners())
+    needed = shared_see(window).reshape(2, 6, size, 6, size).any((0, 2, 4))
+    assert (visited >= needed).all()
+    assert not np.triu(visited, 1).any()
+
+
+def test_the_cost_of_another_response_is_its_own():
+    """Blocks visited grow by the same number with each response: none between responses."""
+    size, prompt, response = 8, 4, 3  # in blocks
+
+    def visited(responses: int) -> int:
+        number = [1] * prompt + [2 + i for i in range(responses) for _ in range(response)]
+        segment = np.repeat(np.asarray(number, np.int32), size).reshape(-1, 1, size)
+        sight = attention.Sight(np.zeros_like(segment), segment, np.ones_like(segment), None)
+        return int(jax.tree.map(jnp.asarray, sight).partners().sum())
+
+    assert [visited(g) for g in (0, 1, 2, 8)] == [10, 28, 46, 154]  # + 3 * 4 + 6 for each
+
+
+def test_a_row_of_32768_goes_backward_in_linear_memory():
+    """By the compiler's own account; its blocks of weights alone would be 16 GiB."""
+
+    def bytes_needed(t: int) -> int:
+        q, k, ids = (
+            jax.ShapeDtypeStruct(s, d) for s, d in (((1, t, N, H), "f4"), ((1, t, K, H), "f4"), ((1, t), "i4"))
+        )
+
+        def loss(q, k, v, pos, segment, parent):
+            return jnp.square(attention.self_attention(q, k, v, pos, segment, parent_bt=parent)).sum()
+
+        compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(q, k, k, ids, ids, ids).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    short, long = bytes_needed(8192), bytes_needed(32768)
+    assert long < 4.5 * short
+    assert long < 100 * 2**20
 
 
 @pytest.mark.parametrize("segment", [[0] * 8, [1] * 5 + [0] * 3])
