@@ -13,6 +13,7 @@ from noisyjax.cli import app
 from noisyjax.config import load
 from noisyjax.evaluate import EvalConfig
 from noisyjax.quickstart import WORDS, make_model
+from noisyjax.train import GrpoConfig, SftConfig
 
 REPO = Path(__file__).resolve().parents[2]
 README = (REPO / "README.md").read_text(encoding="utf-8")
@@ -54,6 +55,8 @@ def test_commands_parse_and_their_configs_load(where, line):
     name, params = parse(line.replace("=URL", "=http://localhost/v1"))
     if name == "eval":
         assert load(EvalConfig, params["config"], params["overrides"] or []).name
+    elif name in ("grpo", "sft"):
+        assert load({"grpo": GrpoConfig, "sft": SftConfig}[name], params["config"], params["overrides"] or []).steps
     elif name in ("show", "validate"):
         load(BenchConfig, None, params["overrides"] or [])
 
