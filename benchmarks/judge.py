@@ -10,7 +10,9 @@ from noisyjax.models import ModelConfig, RopeConfig, init_params
 from noisyjax.models.decoder import Decoder
 
 VERDICTS = 256
-SINGLES = 16
+NEW = 64
+"""Tokens of a verdict: the two sentences that are asked for, and the line."""
+SINGLES = 12
 """How many of them are asked one by one; their time is given per verdict."""
 
 
@@ -31,11 +33,11 @@ def _judge(slots: int, cfg: ModelConfig) -> EngineJudge:
         {"model": subject.folder(), "slots": slots, "capture": {"logprobs": False, "entropy": False}}
     )
     engine = LocalEngine(config, model=Decoder(cfg, init_params(cfg, 0), stacked=False))
-    return EngineJudge(engine, engine.tokenizer, config=JudgeConfig(max_tokens=32))
+    return EngineJudge(engine, engine.tokenizer, config=JudgeConfig(max_tokens=NEW))
 
 
 def verdicts() -> Iterator[Line]:
-    """256 verdicts of 32 tokens in one call and one by one."""
+    """256 verdicts of 64 tokens in one call and one by one."""
     rope = RopeConfig(theta=1e6)
     cfg = ModelConfig(
         family="qwen3",
