@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from noisyjax.errors import UsageError
-from noisyjax.evaluate.results import CellInfo, RunResults, Sample, load_results
+from noisyjax.evaluate.results import CellInfo, RunResults, Sample
 from noisyjax.records import State
 from noisyjax.scoring import BBQScores, CellValues, Interval, Summary, bbq_scores, headline, summarise
 from noisyjax.scoring.stats import CellResult
@@ -71,15 +71,17 @@ class RunReport:
         return int(self.results.manifest.about["block_seed"])
 
 
-def read_runs(urls: Sequence[str], draws: int = 2000) -> list[RunReport]:
-    """A report on each run, labels made different where names are equal. UsageError for what is no run."""
+def once(urls: Sequence[str]) -> None:
+    """UsageError when a run is named twice."""
     twice = [url for url, n in Counter(str(url).rstrip("/") for url in urls).items() if n > 1]
     if twice:
         raise UsageError(f"the run {twice[0]} is named twice")
-    loaded = [load_results(str(url)) for url in urls]
-    names = Counter(results.name for results in loaded)
-    labels = [r.name if names[r.name] == 1 else f"{r.name} ({r.url})" for r in loaded]
-    return [run_report(results, label, draws) for results, label in zip(loaded, labels, strict=True)]
+
+
+def distinct(names: Sequence[str], urls: Sequence[str]) -> list[str]:
+    """The names, with the folder behind those that occur twice."""
+    often = Counter(names)
+    return [name if often[name] == 1 else f"{name} ({url})" for name, url in zip(names, urls, strict=True)]
 
 
 def run_report(results: RunResults, label: str, draws: int) -> RunReport:

@@ -30,7 +30,7 @@ def drop_figure(report: RunReport) -> str:
     datasets = [d for d in report.results.datasets if any((d, s) in known for s in settings)]
     if not datasets:
         return ""
-    figure, axes = _figure(max(4.0, 1.2 + 1.1 * len(datasets)), 3.2)
+    figure, axes = new_figure(max(4.0, 1.2 + 1.1 * len(datasets)), 3.2)
     width = 0.8 / len(settings)
     for i, setting in enumerate(settings):
         at = [j for j, d in enumerate(datasets) if (d, setting) in known]
@@ -49,8 +49,8 @@ def drop_figure(report: RunReport) -> str:
     axes.axhline(0, color=INK, lw=0.8)
     axes.set_ylim(bottom=-105, top=max(20.0, min(100.0, axes.get_ylim()[1])))
     axes.set_ylabel(f"change against {base}, %")
-    _legend(figure)
-    return _svg(figure, f"drop-{report.label}", "Relative change of each dataset in each noisy setting")
+    legend(figure)
+    return to_svg(figure, f"drop-{report.label}", "Relative change of each dataset in each noisy setting")
 
 
 def length_figure(report: RunReport) -> str:
@@ -58,15 +58,15 @@ def length_figure(report: RunReport) -> str:
     lines = {s: bins for s, bins in report.lengths.items() if bins}
     if not lines:
         return ""
-    figure, axes = _figure(4.8, 3.2)
+    figure, axes = new_figure(4.8, 3.2)
     for setting, bins in lines.items():
         x = [(b.low + b.high) / 2 for b in bins]
         axes.plot(x, [100 * b.accuracy for b in bins], "o-", color=_colour(report, setting), label=setting, ms=4)
     axes.set_ylim(-3, 103)
     axes.set_xlabel("tokens of the completion (fifths of the samples)")
     axes.set_ylabel("accuracy, %")
-    _legend(figure)
-    return _svg(figure, f"length-{report.label}", "Accuracy by length of the completion, for each setting")
+    legend(figure)
+    return to_svg(figure, f"length-{report.label}", "Accuracy by length of the completion, for each setting")
 
 
 def states_figure(report: RunReport) -> str:
@@ -74,7 +74,7 @@ def states_figure(report: RunReport) -> str:
     names = list(report.cells)
     if not names:
         return ""
-    figure, axes = _figure(4.8, 0.9 + 0.22 * len(names))
+    figure, axes = new_figure(4.8, 0.9 + 0.22 * len(names))
     left = [0.0] * len(names)
     for i, state in enumerate(STATES):
         totals = [sum(report.cells[name].states.values()) or 1 for name in names]
@@ -87,8 +87,8 @@ def states_figure(report: RunReport) -> str:
     axes.set_xlim(0, max(10.0, 1.05 * max(left)))
     axes.set_xlabel("share of samples without a scored answer, %")
     if any(left):
-        _legend(figure)
-    return _svg(figure, f"states-{report.label}", "Share of samples that are cut, without answer, unscored or missing")
+        legend(figure)
+    return to_svg(figure, f"states-{report.label}", "Samples that are cut, without answer, unscored or missing")
 
 
 def _colour(report: RunReport, setting: str) -> str:
@@ -96,7 +96,7 @@ def _colour(report: RunReport, setting: str) -> str:
     return COLOURS[report.settings.index(setting) % len(COLOURS)]
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+def new_figure(width: float, height: float) -> tuple[Any, Any]:
     """A figure and its axes in the page's ink, without the global state of pyplot."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -111,12 +111,12 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _legend(figure: Any) -> None:
+def legend(figure: Any) -> None:
     """Above the axes, where it hides nothing."""
     figure.legend(loc="outside upper left", ncols=6, frameon=False, labelcolor=INK, handlelength=1.2, columnspacing=1.2)
 
 
-def _svg(figure: Any, name: str, title: str) -> str:
+def to_svg(figure: Any, name: str, title: str) -> str:
     """The figure as an `<svg>` element. `name` keeps the ids inside it different from those of other figures."""
     import matplotlib as mpl
 

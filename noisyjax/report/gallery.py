@@ -132,11 +132,13 @@ def _failure(
 
 
 def _span(label: str, unit: str, text: str) -> Span:
-    left_out = max(0, len(text) - LONGEST)
-    if left_out:
-        half = LONGEST // 2
-        text = f"{text[:half]} […] {text[-half:]}"
-    return Span(label, unit, text, left_out)
+    return Span(label, unit, shortened(text), max(0, len(text) - LONGEST))
+
+
+def shortened(text: str) -> str:
+    """At most `LONGEST` characters of a text: its two ends."""
+    half = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[:half]} […] {text[-half:]}"
 
 
 def attention(completion: Completion) -> tuple[tuple[str, float], ...]:

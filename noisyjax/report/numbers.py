@@ -6,20 +6,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from noisyjax.report.data import CellReport, RunReport, block_seeds, compare, read_runs
+from noisyjax.report.attending import before_and_after
+from noisyjax.report.data import CellReport, RunReport, block_seeds, compare
+from noisyjax.report.kinds import kinds
 from noisyjax.report.page import write_text
+from noisyjax.report.reading import read
+from noisyjax.report.training import TrainingRun
+from noisyjax.train.log import finite
 
 
 def write_json(urls: Sequence[str], out: Path, *, draws: int = 2000) -> Path:
     """Write the numbers of the runs and return the path. Means and intervals are in [0, 1], changes in percent."""
-    return write_text(out, json.dumps(to_json(read_runs(urls, draws), draws), indent=2, allow_nan=False) + "\n")
+    found = read(urls, draws)
+    numbers = to_json(found.reports, draws, found.training)
+    return write_text(out, json.dumps(numbers, indent=2, allow_nan=False) + "\n")
 
 
-def to_json(reports: Sequence[RunReport], draws: int = 2000) -> dict[str, Any]:
-    """Plain data; null is undefined."""
+def to_json(reports: Sequence[RunReport], draws: int = 2000, training: Sequence[TrainingRun] = ()) -> dict[str, Any]:
+    """Plain data; null is undefined. The comparison is of the runs and of the last evaluation of each training run."""
+    reports = [*reports, *(run.last for run in training if run.last is not None)]
     comparison = compare(reports, draws)
     return {
         "runs": [_run(report) for report in reports],
+        "training": [_training(run) for run in training],
         "block_seeds": [
             {
                 "runs": group.labels,
@@ -59,12 +68,49 @@ def _run(report: RunReport) -> dict[str, Any]:
         "baseline": report.summary.baseline,
         "cells": [_cell(cell) for cell in report.cells.values()],
         "absent": [{"dataset": d, "setting": s, "reason": reason} for (d, s), reason in report.absent_cells.items()],
+        "types": _types(report),
         "overall": {setting: asdict(result) for setting, result in report.summary.settings.items()},
         "lengths": {setting: [asdict(b) for b in bins] for setting, bins in report.lengths.items()},
         "tokens": report.tokens,
         "cost_usd": report.cost,
         "notes": list(report.notes),
     }
+
+
+def _training(run: TrainingRun) -> dict[str, Any]:
+    """Columns of metrics beside `steps`; of each evaluation the means, all else of the last one stands in `runs`."""
+    return {
+        "label": run.label,
+        "kind": run.kind,
+        "config": dict(run.config),
+        "steps": run.steps_k.tolist(),
+        "metrics": {name: [finite(value) for value in values_k] for name, values_k in run.values.items()},
+        "accuracy": {
+            setting: [{"step": step, **asdict(mean)} for step, mean in run.accuracy(setting)]
+            for setting in run.settings
+        },
+        "before_after": [
+            {
+                "label": report.label,
+                "overall": {setting: asdict(result) for setting, result in report.summary.settings.items()},
+                "cells": [_cell(cell) for cell in report.cells.values()],
+                "attention": {setting: asdict(found) for setting, found in attention.items()},
+                "types": _types(report),
+            }
+            for _, attentions in before_and_after([run])
+            for report, attention in zip(run.ends, attentions, strict=True)
+        ],
+        "notes": list(run.notes),
+    }
+
+
+def _types(report: RunReport) -> list[dict[str, Any]]:
+    return [
+        {"dataset": dataset, "type": name, "setting": setting, **asdict(result)}
+        for found in kinds(report)
+        for name, summary in found.summaries.items()
+        for (dataset, setting), result in summary.cells.items()
+    ]
 
 
 def _cell(cell: CellReport) -> dict[str, Any]:

@@ -16,18 +16,22 @@ from noisyjax import __version__
 from noisyjax.errors import RunError
 from noisyjax.records import Label
 from noisyjax.report import text, words
-from noisyjax.report.data import RunReport, block_seeds, compare, read_runs
+from noisyjax.report.data import RunReport
 from noisyjax.report.figures import drop_figure, length_figure, states_figure
 from noisyjax.report.gallery import Failure, failures
+from noisyjax.report.reading import read
+from noisyjax.report.training import TrainingRun
+from noisyjax.report.training_page import section
 from noisyjax.visible import visible
 
 SHOWN_LABELS = (Label.QUESTION, Label.EVIDENCE, Label.DISTRACTOR, Label.HINT, Label.SYSTEM)
 
 
 def write_html(urls: Sequence[str], out: Path, *, draws: int = 2000) -> Path:
-    """Write the page of the runs and return its path. UsageError for what is no run, RunError for a full disk."""
-    page = to_html(read_runs(urls, draws), draws)
-    return write_text(out, page)
+    """Write the page of the runs and return its path. UsageError for what is no run, RunError for a full
+    disk."""
+    found = read(urls, draws)
+    return write_text(out, to_html(found.shown, draws, found.training))
 
 
 def write_text(out: Path, content: str) -> Path:
@@ -42,34 +46,35 @@ def write_text(out: Path, content: str) -> Path:
     return out
 
 
-def to_html(reports: Sequence[RunReport], draws: int = 2000) -> str:
-    """The page as text."""
+def to_html(reports: Sequence[RunReport], draws: int = 2000, training: Sequence[TrainingRun] = ()) -> str:
+    """The page as text: the training runs together, then each evaluation run."""
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, finalize=_finalize
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        finalize=_finalize,
+        loader=jinja2.FunctionLoader(_file),
     )
-    files = resources.files("noisyjax.report")
-    template = environment.from_string(files.joinpath("page.html.jinja").read_text(encoding="utf-8"))
-    comparison = compare(reports, draws)
-    across = [text.block_table(group, reports) for group in block_seeds(reports)]
-    across += [text.comparison_table(comparison, reports)] if comparison else []
-    return template.render(
-        title=f"NoisyBench: {', '.join(r.label for r in reports)}",
-        css=jinja2.filters.Markup(files.joinpath("page.css").read_text(encoding="utf-8")),
+    lasts = {run.last.label for run in training if run.last is not None}
+    named = [*(run.label for run in training), *(r.label for r in reports if r.label not in lasts)]
+    return environment.get_template("page.html.jinja").render(
+        title=f"NoisyBench: {', '.join(named)}",
+        css=jinja2.filters.Markup(_file("page.css")),
         version=__version__,
         labels=[label.value for label in SHOWN_LABELS],
-        across=[_table(extra) for extra in across],
+        across=text.across_tables(reports, draws),
         runs=[_run(report) for report in reports],
+        training=section(training, draws) if training else None,
     )
+
+
+def _file(name: str) -> str:
+    return resources.files("noisyjax.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _finalize(value: Any) -> Any:
     """What the template is about to write. Writing directions are kept apart by the style sheet."""
     return type(value)(visible(value, bidi=False)) if isinstance(value, str) else value
-
-
-def _table(extra: text.Extra) -> dict[str, Any]:
-    title, head, rows = extra
-    return {"title": title, "head": head, "rows": rows}
 
 
 def _run(report: RunReport) -> dict[str, Any]:
@@ -89,7 +94,7 @@ def _run(report: RunReport) -> dict[str, Any]:
         "rows": list(text.table_rows(report)),
         "notes": words.notes(report),
         "figures": [{"svg": svg, "caption": caption} for svg, caption in drawn if svg],
-        "tables": [_table(extra) for extra in text.detail_tables(report)],
+        "tables": text.detail_tables(report),
         "failures": [_shown(report, failure) for failure in gallery.shown],
         "lost": gallery.lost,
     }

@@ -1,34 +1,59 @@
 """The table on a terminal and as Markdown."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import batched
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from noisyjax.report import words
-from noisyjax.report.data import BlockSeeds, Comparison, RunReport, block_seeds, compare, read_runs
+from noisyjax.report import training_tables, words
+from noisyjax.report.data import BlockSeeds, Comparison, RunReport, block_seeds, compare
+from noisyjax.report.kinds import kind_tables
+from noisyjax.report.reading import read
+from noisyjax.report.training import TrainingRun
 from noisyjax.scoring import Interval
 from noisyjax.visible import visible
 
 
 def print_report(urls: Sequence[str], *, markdown: bool = False, draws: int = 2000, width: int | None = None) -> None:
-    """Print the tables of the runs. UsageError for what is no run."""
-    reports = read_runs(urls, draws)
+    """Print the tables of evaluation and training runs. UsageError for what is neither."""
+    found = read(urls, draws)
     if markdown:
-        print(visible(to_markdown(reports, draws)))
+        print(visible(to_markdown(found.reports, draws, found.training)))
         return
     console = Console(width=width)
-    for report in reports:
+    _print_training(console, found.training, draws)
+    for report in found.reports:
         console.print(_table(report, console.width))
         for line in (_facts_line(report), *words.notes(report)):
             console.print(_text(line, "dim"))
         console.print()
-    for title, head, rows in _extra_tables(reports, draws):
-        table = Table(*(Column(_text(word)) for word in head), title=_text(title), title_justify="left")
-        for row in rows:
-            table.add_row(*map(_text, row))
-        console.print(table)
+    for extra in _extra_tables(found.reports, found.training, draws):
+        console.print(_plain(extra, console.width))
+
+
+def _print_training(console: Console, runs: Sequence[TrainingRun], draws: int) -> None:
+    for run in runs:
+        console.print(_text(f"{run.label}: {' · '.join(training_tables.facts(run))}"))
+        for note in run.notes:
+            console.print(_text(note, "dim"))
+    # As many columns as the terminal has room for; the other runs in a table below.
+    for some in batched(runs, max(1, (console.width - 32) // 24)):
+        console.print(_plain(training_tables.learning(some), console.width))
+    for some in batched(runs, max(1, (console.width - 48) // 14)):
+        console.print(_plain(training_tables.left_out(some), console.width))
+    for extra in training_tables.evaluated(runs, draws):
+        console.print(_plain(extra, console.width))
+
+
+def _plain(extra: words.Extra, width: int) -> Table:
+    title, head, rows = extra
+    narrow = width < 24 * len(head)
+    table = Table(*(Column(_text(word)) for word in head), title=_text(title), title_justify="left")
+    for row in rows:
+        table.add_row(*(_text(cell.replace(" [", "\n[") if narrow else cell) for cell in row))
+    return table
 
 
 def _text(words: str, style: str = "") -> Text:
@@ -73,15 +98,24 @@ def _facts_line(report: RunReport) -> str:
     return " · ".join([*words.facts(report), how])
 
 
-def to_markdown(reports: Sequence[RunReport], draws: int = 2000) -> str:
+def to_markdown(reports: Sequence[RunReport], draws: int = 2000, training: Sequence[TrainingRun] = ()) -> str:
     """The same tables in Markdown."""
     out = []
+    for run in training:
+        out += [f"### {_safe(run.label)}", ""]
+        out += [f"- {_safe(line)}" for line in (" · ".join(training_tables.facts(run)), *run.notes)] + [""]
+    if training:
+        numbers = [training_tables.learning(training), training_tables.left_out(training)]
+        out += _extras([*numbers, *training_tables.evaluated(training, draws)])
     for report in reports:
         out += [f"### {_safe(report.label)}", "", *_markdown(["", *report.settings], _joined(report)), ""]
         out += [f"- {_safe(line)}" for line in (_facts_line(report), *words.notes(report))] + [""]
-    for title, head, rows in _extra_tables(reports, draws):
-        out += [f"### {_safe(title)}", "", *_markdown(head, rows), ""]
+    out += _extras(_extra_tables(reports, training, draws))
     return "\n".join(out).rstrip()
+
+
+def _extras(extras: Sequence[words.Extra]) -> list[str]:
+    return [line for title, head, rows in extras for line in (f"### {_safe(title)}", "", *_markdown(head, rows), "")]
 
 
 def _joined(report: RunReport) -> list[list[str]]:
@@ -100,20 +134,22 @@ def _safe(text: str) -> str:
     return text.replace("\n", "<br>")
 
 
-Extra = tuple[str, list[str], list[list[str]]]
-"""Title, head, rows of text."""
-
-
-def _extra_tables(reports: Sequence[RunReport], draws: int) -> list[Extra]:
+def _extra_tables(reports: Sequence[RunReport], training: Sequence[TrainingRun], draws: int) -> list[words.Extra]:
     tables = [table for report in reports for table in detail_tables(report)]
-    tables += [block_table(group, reports) for group in block_seeds(reports)]
+    shown = [*reports, *(run.last for run in training if run.last is not None)]
+    return tables + across_tables(shown, draws)
+
+
+def across_tables(reports: Sequence[RunReport], draws: int) -> list[words.Extra]:
+    """What is said of several runs together: block seeds, and each against the first."""
+    tables = [block_table(group, reports) for group in block_seeds(reports)]
     comparison = compare(reports, draws)
     return tables + ([comparison_table(comparison, reports)] if comparison else [])
 
 
-def detail_tables(report: RunReport) -> list[Extra]:
-    """BBQ's bias scores, and the further numbers of scorers that have several."""
-    tables: list[Extra] = []
+def detail_tables(report: RunReport) -> list[words.Extra]:
+    """Accuracy by type of question, BBQ's bias scores, and the further numbers of scorers that have several."""
+    tables: list[words.Extra] = []
     biased = [c for c in report.cells.values() if c.bbq is not None]
     if biased:
         head = ["", "accuracy", "ambiguous", "disambiguated", "bias, ambiguous", "bias, disambiguated", "unparsed"]
@@ -136,7 +172,7 @@ def detail_tables(report: RunReport) -> list[Extra]:
         for c in report.cells.values()
     ]
     head = ["", "setting", "further numbers (means, %)", "prompt tokens", "completion tokens"]
-    return [*tables, (f"{report.label}: details", head, rows)]
+    return [*kind_tables([report]), *tables, (f"{report.label}: details", head, rows)]
 
 
 _INNER = ("ambig", "parsed", "non_unknown", "biased", "exact")
@@ -152,7 +188,7 @@ def _tokens(mean: float | None) -> str:
     return words.UNDEFINED if not mean else f"{mean:,.0f}"
 
 
-def block_table(group: BlockSeeds, reports: Sequence[RunReport]) -> Extra:
+def block_table(group: BlockSeeds, reports: Sequence[RunReport]) -> words.Extra:
     """Means over block seeds with their range: the variance that the bootstrap does not see."""
     first = next(r for r in reports if r.label == group.labels[0])
     rows = []
@@ -164,7 +200,7 @@ def block_table(group: BlockSeeds, reports: Sequence[RunReport]) -> Extra:
     return title, ["", *first.settings], rows
 
 
-def comparison_table(comparison: Comparison, reports: Sequence[RunReport]) -> Extra:
+def comparison_table(comparison: Comparison, reports: Sequence[RunReport]) -> words.Extra:
     """Each other run against the first, paired by question."""
 
     def row(name: str, other: str, intervals: list[Interval | None]) -> list[str]:

@@ -1,5 +1,6 @@
 """Numbers as words, the same in every form of the report."""
 
+import math
 from collections.abc import Mapping
 
 from noisyjax.report.data import CellReport, RunReport
@@ -13,6 +14,9 @@ STATE_WORDS = {
     "over_length": "over length",
     "missing": "missing",
 }
+Extra = tuple[str, list[str], list[list[str]]]
+"""A table beside the main one: title, head, rows of text. A cell may have several lines."""
+
 ABSENT = "absent"
 UNDEFINED = "–"
 
@@ -30,6 +34,11 @@ def bounds(interval: Interval, scale: float = 100.0, sign: bool = False) -> str:
     return f"[{form.format(scale * interval.low)}, {form.format(scale * interval.high)}]".replace("-", "−")
 
 
+def interval(mean: Interval) -> str:
+    """A mean with its interval: `52.3 [45.1, 59.0]`."""
+    return f"{percent(mean)} {bounds(mean)}".strip()
+
+
 def change(interval: Interval) -> str:
     """A relative change in percent as `−12.3 %`; a dash where it is undefined."""
     if interval.point is None:
@@ -43,6 +52,15 @@ def undefined(interval: Interval) -> str:
     return f"{100 * share:.0f} % of draws undefined" if share > 0 else ""
 
 
+def figure(value: float, sign: bool = False) -> str:
+    """A figure of training with four digits: `0.1234`, `1,234`, `2.1e−06`; a dash for nan."""
+    if math.isnan(value):
+        return UNDEFINED
+    plain = f"{value:+,.0f}" if sign else f"{value:,.0f}"
+    short = f"{value:+.3g}" if sign else f"{value:.4g}"
+    return (plain if abs(value) >= 1000 else short).replace("-", "−")
+
+
 def states(counts: Mapping[str, int]) -> str:
     """`3 cut, 1 no answer`; empty where everything was scored."""
     return ", ".join(f"{counts[name]} {word}" for name, word in STATE_WORDS.items() if counts.get(name))
@@ -52,23 +70,28 @@ def cell_lines(cell: CellReport, is_baseline: bool) -> list[str]:
     """One cell of the table: mean with interval, change, count, states."""
     result = cell.result
     name = f"pass@{cell.info.k} " if cell.info.k > 1 else ""
-    lines = [f"{name}{percent(result.mean)} {bounds(result.mean)}".strip()]
+    lines = [name + interval(result.mean)]
     if cell.first is not None:
-        lines.append(f"pass@1 {percent(cell.first)} {bounds(cell.first)}".strip())
+        lines.append(f"pass@1 {interval(cell.first)}")
     if not is_baseline:
         lines.append(f"Δ {change(result.change)} {bounds(result.change, 1.0, sign=True)}".strip())
         if result.change.point is not None and undefined(result.change):
             lines.append(undefined(result.change))
-    counted = f"n {result.n}" if result.n == result.total else f"n {result.n} of {result.total}"
-    lines.append(", ".join(filter(None, [counted, states(cell.states)])))
+    lines.append(counted(cell))
     return lines
+
+
+def counted(cell: CellReport) -> str:
+    """`n 400`, `n 398 of 400, 2 unscored`."""
+    n, total = cell.result.n, cell.result.total
+    return ", ".join(filter(None, [f"n {n}" if n == total else f"n {n} of {total}", states(cell.states)]))
 
 
 def overall_lines(result: SettingResult, kind: str, is_baseline: bool) -> list[str]:
     """A row over datasets; `kind` is `harmonic` or `arithmetic`."""
     mean: Interval = getattr(result, kind)
     relative: Interval = getattr(result, f"{kind}_change")
-    lines = [f"{percent(mean)} {bounds(mean)}".strip()]
+    lines = [interval(mean)]
     if not is_baseline:
         lines.append(f"Δ {change(relative)} {bounds(relative, 1.0, sign=True)}".strip())
         lines += [undefined(relative)] if undefined(relative) else []

@@ -108,10 +108,10 @@ def test_rescore_keeps_the_judge(tmp_path):
 
 def test_the_judge_is_named_in_the_report(tmp_path):
     from noisyjax.report import to_markdown
-    from noisyjax.report.data import read_runs
+    from noisyjax.report.reading import read
 
     fake_run(tmp_path, OPEN, JUDGE, engine=Examinee(verdict_of))
-    text = to_markdown(read_runs([str(tmp_path)]))
+    text = to_markdown(read([str(tmp_path)]).reports)
     assert "judge: fake/outcome-" in text.replace("\\_", "_")
     assert "judge" in json.loads((tmp_path / "manifest.json").read_text())["about"]
 

@@ -13,8 +13,8 @@ from evaluate_fakes import FakeEngine, fake_run
 from noisyjax.bench.quickstart import FOLDER
 from noisyjax.errors import RunError
 from noisyjax.report import to_html, to_markdown
-from noisyjax.report.data import read_runs
 from noisyjax.report.gallery import LONGEST, failures
+from noisyjax.report.reading import read
 
 HOSTILE = (
     "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} {% raw %} <!-- \x00 \x1b[2J \x9b1m \ud800 "
@@ -51,17 +51,17 @@ def test_a_lost_log_of_texts_is_named(tmp_path):
     fake_run(tmp_path)
     (tmp_path / "texts.jsonl").unlink()
     with pytest.raises(RunError, match="the log 'texts' lacks"):
-        failures(read_runs([tmp_path], draws=100)[0])
+        failures(read([tmp_path], draws=100).reports[0])
 
 
 @pytest.mark.parametrize("kept", [0, 5])
 def test_lost_prompts_are_counted_and_said(tmp_path, kept):
     fake_run(tmp_path)
     path = tmp_path / "prompts.jsonl"
-    whole = failures(read_runs([tmp_path], draws=100)[0])
+    whole = failures(read([tmp_path], draws=100).reports[0])
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:kept]))
-    report = read_runs([tmp_path], draws=100)[0]
+    report = read([tmp_path], draws=100).reports[0]
     gallery = failures(report)
     assert gallery.lost > 0
     assert len(gallery.shown) + gallery.lost == len(whole.shown)
@@ -105,7 +105,7 @@ def hostile_page(tmp_path) -> str:
     data = hostile_data(tmp_path / "data")
     words = ["name='<script>alert(5)</script>$a$'", f"bench.data={data}", "bench.questions=2"]
     fake_run(tmp_path / "run", *words, engine=Hostile())
-    return to_html(read_runs([str(tmp_path / "run")]))
+    return to_html(read([str(tmp_path / "run")]).reports)
 
 
 def test_hostile_text_stays_text(hostile_page):
@@ -124,12 +124,12 @@ def test_hostile_text_stays_text(hostile_page):
 
 
 def test_a_whole_run_has_no_word_about_lost_prompts(runs):
-    assert "cannot be shown" not in to_html(read_runs([runs["plain"]], draws=100))
+    assert "cannot be shown" not in to_html(read([runs["plain"]], draws=100).reports)
 
 
 def test_hostile_text_in_markdown_stays_in_its_cell(tmp_path):
     fake_run(tmp_path, "name='a|b <i> `c`'", "bench.questions=2", engine=Hostile())
-    lines = to_markdown(read_runs([str(tmp_path)])).splitlines()
+    lines = to_markdown(read([str(tmp_path)]).reports).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert "<i>" not in "\n".join(lines)
     widths = [len(re.findall(r"(?<!\\)\|", line)) for line in table[:6]]
@@ -137,7 +137,7 @@ def test_hostile_text_in_markdown_stays_in_its_cell(tmp_path):
 
 
 def test_nothing_is_loaded_from_anywhere(runs):
-    source = to_html(read_runs([runs["plain"], runs["cic"]]))
+    source = to_html(read([runs["plain"], runs["cic"]]).reports)
     page = parse(source)
     for tag, attributes in page.tags:
         assert tag not in ("script", "link", "img", "iframe", "object", "embed", "base"), tag
@@ -151,7 +151,7 @@ def test_nothing_is_loaded_from_anywhere(runs):
 
 
 def test_ids_are_unique_and_links_lead_somewhere(runs):
-    page = parse(to_html(read_runs([runs["plain"], runs["cic"]])))
+    page = parse(to_html(read([runs["plain"], runs["cic"]]).reports))
     ids = [a["id"] for _, a in page.tags if "id" in a]
     # matplotlib names groups alike in every figure; nothing refers to these
     referred = {a[k][1:] for _, a in page.tags for k in ("href", "xlink:href") if k in a}
@@ -161,7 +161,7 @@ def test_ids_are_unique_and_links_lead_somewhere(runs):
 
 
 def test_page_can_be_read_without_sight_and_in_the_dark(runs):
-    source = to_html(read_runs([runs["plain"]]))
+    source = to_html(read([runs["plain"]]).reports)
     page = parse(source)
     figures = [a for tag, a in page.tags if tag == "svg" and "aria-hidden" not in a]
     assert figures
@@ -175,7 +175,7 @@ def test_page_can_be_read_without_sight_and_in_the_dark(runs):
 
 
 def test_gallery_shows_spans_in_their_labels(runs):
-    report = read_runs([runs["plain"]])[0]
+    report = read([runs["plain"]]).reports[0]
     gallery = failures(report)
     shown = gallery.shown
     assert shown
@@ -190,7 +190,7 @@ def test_gallery_shows_spans_in_their_labels(runs):
 
 
 def test_solved_without_noise_comes_first(runs):
-    report = read_runs([runs["plain"]])[0]
+    report = read([runs["plain"]]).reports[0]
     results = report.results
     base = results.cell("quickstart_facts", "ND")
     solved = {s.key.question for s in results.kept(base) if s.score.value == 1}

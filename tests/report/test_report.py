@@ -16,7 +16,8 @@ from noisyjax.errors import RunError, UsageError
 from noisyjax.evaluate import load_results
 from noisyjax.records import Completion, Finish
 from noisyjax.report import print_report, to_html, to_json, to_markdown, write_html, write_json
-from noisyjax.report.data import block_seeds, compare, read_runs
+from noisyjax.report.data import block_seeds, compare
+from noisyjax.report.reading import read
 from noisyjax.report.words import bounds, change, percent, states
 from noisyjax.scoring import Interval
 
@@ -50,7 +51,7 @@ def scripted(tmp_path) -> str:
 
 
 def test_hand_counted_table(scripted):
-    report = read_runs([scripted])[0]
+    report = read([scripted]).reports[0]
     nd, hn = report.cells["quickstart_facts", "ND"], report.cells["quickstart_facts", "HN"]
     assert nd.result.mean.point == pytest.approx(0.8)
     assert hn.result.mean.point == pytest.approx(0.4)
@@ -68,7 +69,7 @@ def test_hand_counted_table(scripted):
 
 def test_interval_is_that_of_a_paired_bootstrap(scripted):
     """Against an independent bootstrap: the spread of the mean of five questions."""
-    cell = read_runs([scripted], draws=4000)[0].cells["quickstart_facts", "ND"]
+    cell = read([scripted], draws=4000).reports[0].cells["quickstart_facts", "ND"]
     rng = np.random.default_rng(1)
     means = rng.choice([1, 1, 1, 1, 0], size=(20000, 5)).mean(axis=1)
     assert cell.result.mean.low == pytest.approx(np.quantile(means, 0.025), abs=0.101)
@@ -76,7 +77,7 @@ def test_interval_is_that_of_a_paired_bootstrap(scripted):
 
 
 def test_absent_is_said_everywhere(runs):
-    report = read_runs([runs["plain"]])[0]
+    report = read([runs["plain"]]).reports[0]
     assert ("tau_retail", "HN") in report.absent_cells
     for text in (to_markdown([report]), to_html([report])):
         assert "tau" in text
@@ -95,7 +96,7 @@ def test_unfinished_run_says_what_is_missing(tmp_path):
 
     with pytest.raises(RunError):
         fake_run(tmp_path, engine=Dies())
-    report = read_runs([str(tmp_path)])[0]
+    report = read([str(tmp_path)]).reports[0]
     assert any("33 samples are missing" in note for note in report.notes)
     assert "missing" in to_markdown([report])
     to_html([report])
@@ -103,7 +104,7 @@ def test_unfinished_run_says_what_is_missing(tmp_path):
 
 
 def test_pass_at_k_has_pass_at_1_beside_it(runs):
-    report = read_runs([runs["several"]])[0]
+    report = read([runs["several"]]).reports[0]
     cell = report.cells["quickstart_facts", "ND"]
     assert cell.first is not None
     assert cell.result.mean.point >= cell.first.point
@@ -114,7 +115,7 @@ def test_pass_at_k_has_pass_at_1_beside_it(runs):
 
 
 def test_several_runs_are_paired(runs, tmp_path):
-    reports = read_runs([runs["plain"], runs["cic"]])
+    reports = read([runs["plain"], runs["cic"]]).reports
     comparison = compare(reports)
     assert comparison.base == "plain"
     for setting in ("ND", "RD", "RC", "HN"):
@@ -125,15 +126,15 @@ def test_several_runs_are_paired(runs, tmp_path):
     assert "paired by question" in to_markdown(reports)
     # a run against itself does not change, and knows it for certain
     copy = shutil.copytree(runs["plain"], tmp_path / "copy")
-    same = compare(read_runs([runs["plain"], str(copy)]))
+    same = compare(read([runs["plain"], str(copy)]).reports)
     ((_, interval),) = [(k, v) for k, v in same.overall.items() if k[0] == "ND"]
     assert (interval.point, interval.low, interval.high) == (0.0, 0.0, 0.0)
     with pytest.raises(UsageError, match="named twice"):
-        read_runs([runs["plain"], runs["plain"]])
+        read([runs["plain"], runs["plain"]])
 
 
 def test_block_seeds_are_told(runs):
-    reports = read_runs([runs["plain"], runs["block"], runs["cic"]])
+    reports = read([runs["plain"], runs["block"], runs["cic"]]).reports
     (group,) = block_seeds(reports)
     assert group.seeds == (0, 7)
     means = [r.cells["quickstart_facts", "RD"].result.mean.point for r in reports[:2]]
@@ -144,8 +145,8 @@ def test_block_seeds_are_told(runs):
 
 
 def test_order_of_settings_and_of_runs_changes_no_number(runs):
-    ab = read_runs([runs["plain"], runs["cic"]])
-    ba = read_runs([runs["cic"], runs["plain"]])
+    ab = read([runs["plain"], runs["cic"]]).reports
+    ba = read([runs["cic"], runs["plain"]]).reports
     assert ab[0].summary == ba[1].summary
 
 
@@ -178,7 +179,7 @@ def test_json_has_no_nan_and_both_runs(runs, tmp_path):
 
 def test_missing_run_and_unwritable_page(runs, tmp_path):
     with pytest.raises(UsageError, match="did you mean 'plain'"):
-        read_runs([runs["plain"] + "n"])
+        read([runs["plain"] + "n"])
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="could not write"):
         write_html([runs["plain"]], tmp_path / "file" / "x.html")
@@ -193,7 +194,7 @@ def test_words():
 
 
 def test_lengths_cover_every_scored_sample(runs):
-    report = read_runs([runs["plain"]])[0]
+    report = read([runs["plain"]]).reports[0]
     results = load_results(runs["plain"])
     for setting, bins in report.lengths.items():
         rows = [s for c in results.cells if c.setting == setting for s in results.kept(c)]

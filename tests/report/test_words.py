@@ -2,12 +2,12 @@
 
 from evaluate_fakes import fake_run
 
-from noisyjax.report.data import read_runs
+from noisyjax.report.reading import read
 from noisyjax.report.words import over_which
 
 
 def test_one_set_of_datasets(runs):
-    assert over_which(read_runs([runs["plain"]])[0]) == "over QFacts, QChoice"
+    assert over_which(read([runs["plain"]]).reports[0]) == "over QFacts, QChoice"
 
 
 def test_settings_that_lack_a_dataset(tmp_path):
@@ -20,7 +20,7 @@ def test_settings_that_lack_a_dataset(tmp_path):
     lines = [line for line in path.read_text().splitlines() if "quickstart_choice" not in line]
     path.write_text("\n".join(lines) + "\n")
     fake_run(tmp_path / "run", f"bench.data={data}", "bench.settings=[ND, RD, HN]")
-    report = read_runs([str(tmp_path / "run")])[0]
+    report = read([str(tmp_path / "run")]).reports[0]
     assert ("quickstart_choice", "HN") in report.absent_cells
     words = over_which(report)
     assert words == "ND, RD: over QFacts, QChoice; HN: over QFacts. Δ is over what both settings have"
