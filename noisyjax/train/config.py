@@ -1,5 +1,6 @@
 """The two training configs, GRPO and SFT: the rooms' own schemas gathered, and what must hold between them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -40,6 +41,16 @@ class TrainConfig(LoopConfig):
     update: UpdateConfig = UpdateConfig()
     mesh: TrainMeshConfig = TrainMeshConfig()
 
+    @property
+    def optimizer_steps(self) -> int:
+        """Updates of the whole run, which the learning rate's schedule is laid over."""
+        return self.steps
+
+    def schedule_identity(self) -> Mapping[str, Any]:
+        """For a run's identity: its length matters where the learning rate depends on it."""
+        fixed = self.optimizer.schedule == "constant" and not self.optimizer.warmup
+        return {} if fixed else {"schedule_steps": self.steps}
+
 
 class SftConfig(TrainConfig):
     """Supervised training on chats or on NoisyInstruct records."""
@@ -67,6 +78,10 @@ class GrpoConfig(TrainConfig):
     """Optimizer steps that a pass is cut into, by prompts."""
     reference: Path | None = Field(default=None, json_schema_extra=_FREE)
     """The model that KL is measured against; null: the start. Loaded only where loss.beta is above 0."""
+
+    @property
+    def optimizer_steps(self) -> int:
+        return self.steps * self.updates * self.minibatches
 
     @property
     def samples(self) -> int:

@@ -26,7 +26,7 @@ from noisyjax.train.grading import Graded, Grader
 from noisyjax.train.learner import Learner
 from noisyjax.train.loop import DataEnd, Step
 from noisyjax.train.losses import policy_loss, reward_kl
-from noisyjax.train.metrics import Metrics, Total
+from noisyjax.train.metrics import Mean, Metrics, Total
 from noisyjax.train.progress import TrainProgress
 from noisyjax.train.rollout import Rollout, Sampler, length_figures
 from noisyjax.train.rows import Group, MicroBatch, Response
@@ -45,6 +45,8 @@ class Taught:
     """bool [N]; samples without a part in the loss."""
     ref_n: Sequence[np.ndarray] | None
     """Reference log-probabilities of each sample's tokens."""
+    figures: Mapping[str, float | None]
+    """What is known before the update."""
 
     @property
     def completions(self) -> list[Completion]:
@@ -69,6 +71,7 @@ class GrpoTask:
             "model_content": model_identity(self.config.model),
             "judge_name": self.judge_name,
             "reference_content": model_identity(reference) if reference else None,
+            **self.config.schedule_identity(),
         }
 
     def start(self) -> Any:
@@ -80,26 +83,36 @@ class GrpoTask:
     def resume(self, cursor: Mapping[str, Any]) -> None:
         self.stream.restore(cursor["data"])
 
-    def step(self, tree: Any, number: int, want_samples: bool, progress: TrainProgress) -> Step:
+    def gather(self, tree: Any, number: int, progress: TrainProgress) -> Taught:
         sampler = Sampler(self.learner.load_sampler(tree), self.config.rollout, seed=self.config.seed, step=number)
-        rollouts, drawn = self._gather(sampler, progress)
+        rollouts, drawn = self._draw(sampler, progress)
         with progress.stage("judge"):
             graded = self.grader.grade(rollouts, self._penalties(rollouts))
-        taught = self._taught(tree, rollouts, graded)
+        figures = {
+            "group/kept": len(rollouts) / drawn,
+            "seconds/rollout": sampler.seconds,
+            "speed/rollout": sampler.tokens / sampler.seconds if sampler.seconds else None,
+        }
+        return self._taught(tree, rollouts, graded, figures)
+
+    def learn(self, tree: Any, taught: Taught, number: int, want_samples: bool, progress: TrainProgress) -> Step:
         begin = time.perf_counter()
         with progress.stage("update"):
             tree, found, ok = self._learn(tree, taught)
+        graded = taught.graded
         figures = metrics.reduce(metrics.merge([graded.metrics, taught.advantages.metrics(), found]))
-        figures |= length_figures(rollouts) | self._data_figures() | {"group/kept": len(rollouts) / drawn}
-        figures |= self._speeds(sampler, taught, time.perf_counter() - begin)
+        figures |= {**length_figures(taught.rollouts), **self._data_figures(), **taught.figures}
+        figures |= self._speeds(taught, time.perf_counter() - begin)
         for note in graded.notes:
             progress.say(f"step {number}: {note}")
-        samples = sample_rows(rollouts, graded, taught.advantages, self.config.log.samples)
+        if figures["update/idle"] == 1:
+            progress.say(f"step {number}: no sample has anything to teach; the weights stay as they are")
+        samples = sample_rows(taught.rollouts, graded, taught.advantages, self.config.log.samples)
         return Step(tree, figures, ok, samples if want_samples else ())
 
     # ---- from prompts to a batch that teaches something
 
-    def _gather(self, sampler: Sampler, progress: TrainProgress) -> tuple[list[Rollout], int]:
+    def _draw(self, sampler: Sampler, progress: TrainProgress) -> tuple[list[Rollout], int]:
         """The step's batch and the number of prompts drawn for it: as the data comes, or (dynamic sampling) until
         enough groups are informative. Verdicts of the latter are asked for again; a judge with a cache has them."""
         kept: list[Rollout] = []
@@ -131,14 +144,16 @@ class GrpoTask:
         factor = self.config.advantage.overlong_factor
         return {"overlong": factor * overlong_penalty(length_n, self.config.rollout.max_tokens, buffer)}
 
-    def _taught(self, tree: Any, rollouts: Sequence[Rollout], graded: Graded) -> Taught:
+    def _taught(
+        self, tree: Any, rollouts: Sequence[Rollout], graded: Graded, figures: Mapping[str, float | None]
+    ) -> Taught:
         ref_n = None
         if self.config.loss.needs_reference:
             ref_n = self._scored(self.learner.reference_params(tree), rollouts)
         found = self._advantages(rollouts, graded, ref_n)
         cut_n = np.array([c.finish is Finish.LENGTH for r in rollouts for c in r.completions], bool)
         left_out_n = found.left_out_n | graded.rewards.masked_n | (cut_n & self.config.loss.mask_truncated)
-        return Taught(rollouts, graded, found, left_out_n, ref_n)
+        return Taught(rollouts, graded, found, left_out_n, ref_n, figures)
 
     def _advantages(
         self, rollouts: Sequence[Rollout], graded: Graded, ref_n: Sequence[np.ndarray] | None
@@ -146,7 +161,7 @@ class GrpoTask:
         rewards, loss = graded.rewards, self.config.loss
         reward_nc, applies_nc, weight_c = rewards.reward_nc, rewards.applies_nc, rewards.weight_c
         if ref_n is not None and loss.kl_in == "reward":
-            own_n = [np.asarray(c.logprobs) for r in rollouts for c in r.completions]
+            own_n = [_per_token(c, c.logprobs) for r in rollouts for c in r.completions]
             kl_n = reward_kl(own_n, ref_n, loss.kl)
             reward_nc = np.column_stack([reward_nc, -kl_n])
             applies_nc = np.column_stack([applies_nc, np.ones(len(kl_n), bool)])
@@ -158,24 +173,29 @@ class GrpoTask:
     # ---- from a batch to new weights
 
     def _learn(self, tree: Any, taught: Taught) -> tuple[Any, Metrics, bool]:
-        """All updates of the step: `updates` passes over `minibatches` parts, cut by prompts in the batch's order."""
+        """All updates of the step: `updates` passes over `minibatches` parts, cut by prompts in the batch's order.
+
+        A part in which nothing has a weight is left out and counted (`update/idle`).
+        """
         parts = np.array_split(np.arange(len(taught.rollouts)), self.config.minibatches)
         old_n = None if self._on_policy else self._scored(self.learner.params(tree), taught.rollouts)
-        batches = [self._batch(taught, part, old_n) for part in parts if len(part)]
-        found: list[Metrics] = []
-        ok = False
+        batches = [self._batch(taught, part, old_n) for part in parts]
+        found: list[Metrics] = [{"update/idle": Mean.of(np.array([not batch for batch in batches]))}]
+        fine: list[bool] = []
         for _ in range(self.config.updates):
-            for batch in batches:
-                tree, more, fine = self.learner.update(tree, [micro.rows for micro in batch])
+            for batch in filter(None, batches):
+                tree, more, ok = self.learner.update(tree, [micro.rows for micro in batch])
                 found.append(more)
-                ok |= fine
-        steps = len(found)
+                fine.append(ok)
         # Totals are shares of one optimizer step; what is shown is their mean over the steps.
         whole = metrics.merge(found).items()
-        return tree, {k: Total(m.total / steps, m.count) if isinstance(m, Total) else m for k, m in whole}, ok
+        figures = {k: Total(m.total / len(fine), m.count) if isinstance(m, Total) else m for k, m in whole}
+        return tree, figures, any(fine) or not fine
 
     def _batch(self, taught: Taught, part: np.ndarray, old_n: Sequence[np.ndarray] | None) -> list[MicroBatch]:
         """The training rows of some of the prompts; weights are shares of this part, which is one optimizer step."""
+        if not len(part):
+            return []
         g, loss = self.config.rollout.samples, self.config.loss
         samples = np.concatenate([np.arange(g * i, g * (i + 1)) for i in part])
         done = taught.completions
@@ -188,16 +208,17 @@ class GrpoTask:
         )
         advantage_n: list[Any] = list(taught.advantages.advantage_n[samples])
         if loss.entropy_share < 1:
-            sharp = high_entropy([_array(done[i].entropy) for i in samples], loss.entropy_share, left_out_n=left_out_n)
+            entropy_nt = [_per_token(done[i], done[i].entropy) for i in samples]
+            sharp = high_entropy(entropy_nt, loss.entropy_share, left_out_n=left_out_n)
             advantage_n = [a * s for a, s in zip(advantage_n, sharp, strict=True)]
         responses = [
             Response(
-                _array(done[i].ids),
+                _per_token(done[i], done[i].ids),
                 float(weight_n[k]),
                 advantage_n[k],
                 old=None if old_n is None else old_n[i],
                 ref=None if taught.ref_n is None else taught.ref_n[i],
-                rollout=done[i].logprobs,
+                rollout=_per_token(done[i], done[i].logprobs),
             )
             for k, i in enumerate(samples)
         ]
@@ -213,7 +234,7 @@ class GrpoTask:
             Group(
                 r.id,
                 r.asked.prompt.ids,
-                tuple(Response(_array(c.ids), 1.0) for c in r.completions),
+                tuple(Response(_per_token(c, c.ids), 1.0) for c in r.completions),
             )
             for r in rollouts
         ]
@@ -223,15 +244,13 @@ class GrpoTask:
         empty = np.zeros(0, np.float32)
         return [found.get((r.id, i), empty) for r in rollouts for i in range(len(r.completions))]
 
-    def _speeds(self, sampler: Sampler, taught: Taught, update_s: float) -> dict[str, float | None]:
+    def _speeds(self, taught: Taught, update_s: float) -> dict[str, float | None]:
         verdicts, judge_s = taught.graded.figures["verdicts"], taught.graded.figures["seconds"]
         learned = sum(len(r.asked.prompt.ids) for r in taught.rollouts)
         learned += sum(c.completion_tokens for c in taught.completions)
         return {
-            "speed/rollout": sampler.tokens / sampler.seconds if sampler.seconds else None,
             "speed/judge": verdicts / judge_s if verdicts and judge_s else None,
             "speed/update": learned / update_s,
-            "seconds/rollout": sampler.seconds,
             "seconds/judge": judge_s,
             "seconds/update": update_s,
         }
@@ -243,10 +262,11 @@ class GrpoTask:
         return {"data/seen": float(counts.seen), "data/kept": counts.kept_share, **left, **noted}
 
 
-def _array(values: np.ndarray | None) -> np.ndarray:
-    if values is None:
+def _per_token(completion: Completion, values: np.ndarray | None) -> np.ndarray:
+    """`values` of a completion's tokens; none where the prompt left no room for any."""
+    if values is None and completion.completion_tokens:
         raise UsageError("the sampler gave no token ids, log-probabilities or entropies to learn from")
-    return values
+    return np.zeros(0, np.float32) if values is None else values
 
 
 def grpo_loss(config: GrpoConfig) -> Any:

@@ -78,8 +78,8 @@ class Learner:
             self.sampler.close()
 
 
-def open_learner(config: TrainConfig, loss: LossFn, updates: int) -> Learner:
-    """Read the model and prepare everything that runs. `updates`: optimizer steps of the whole run.
+def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
+    """Read the model and prepare everything that runs.
 
     Raises UsageError for what cannot work (a window too short, a mesh this machine lacks), before anything is compiled.
     """
@@ -92,7 +92,7 @@ def open_learner(config: TrainConfig, loss: LossFn, updates: int) -> Learner:
     sampled = isinstance(config, GrpoConfig)
     updater = Updater(
         cfg,
-        optimizer(config.optimizer, updates),
+        optimizer(config.optimizer, config.optimizer_steps),
         loss,
         config.update,
         temperature=config.rollout.temperature if isinstance(config, GrpoConfig) else 1.0,
@@ -173,7 +173,12 @@ def _reference(
 def _check_window(config: TrainConfig, cfg: models.ModelConfig) -> None:
     if not isinstance(config, GrpoConfig):
         return
-    prompt, response = config.data.prompt.max_prompt_tokens, config.rollout.max_tokens
+    prompt, response, row = config.data.prompt.max_prompt_tokens, config.rollout.max_tokens, config.update.row_tokens
+    if prompt is None and row < cfg.max_positions:
+        raise UsageError(
+            f"data.prompt.max_prompt_tokens=null allows prompts up to the model's window of {cfg.max_positions}, and "
+            f"update.row_tokens={row} would not hold them; with max_prompt_tokens={max(1, row - response)} it does"
+        )
     longest = (prompt or 0) + response
     if longest > cfg.max_positions:
         raise UsageError(

@@ -6,7 +6,7 @@ a checkpoint, the lines of the steps after it are taken out first, so that every
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ _FREE: dict[str, Any] = {"affects_results": False}
 
 METRICS, SAMPLES = "metrics", "samples"
 """Names of the two logs in a run's folder (metrics.jsonl, samples.jsonl)."""
+
+EVALUATED = "eval/"
+"""Names of figures from an evaluation in between begin with this."""
 
 
 class LogConfig(Schema):
@@ -38,19 +41,36 @@ class LogConfig(Schema):
 class MetricLog:
     """Writes one line of numbers per step, and samples now and then. Use as a context manager."""
 
-    def __init__(self, out: str | Path, config: LogConfig, done: int, about: Mapping[str, Any]) -> None:
-        """`done`: the step the run goes on from; lines of later steps are dropped. `about`: the config, for wandb."""
+    def __init__(self, out: str | Path, config: LogConfig, done: int | None, about: Mapping[str, Any]) -> None:
+        """`done`: the step the run goes on from, lines of later steps are dropped; None: it begins anew, all are.
+
+        `about`: the config, for wandb.
+        """
         folder = open_folder(out)
         self._logs = {name: folder.log(name) for name in (METRICS, SAMPLES)}
-        for log in self._logs.values():
-            _keep_until(log, done)
-        self._board = _tensorboard(out, done) if config.tensorboard else None
+        kept = {name: _keep_until(log, -1 if done is None else done) for name, log in self._logs.items()}
+        self.evaluated = {line["step"] for line in kept[METRICS] if any(name.startswith(EVALUATED) for name in line)}
+        """Steps whose line holds an evaluation, of those the run goes on from."""
+        self._board = _tensorboard(out, 0 if done is None else done + 1) if config.tensorboard else None
         self._wandb = _wandb(config.wandb, str(out), about) if config.wandb else None
 
     def write(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """One line, durable when this returns. NaN and infinity are written as null: JSON has neither."""
         clean = {name: finite(value) for name, value in metrics.items()}
         self._put(METRICS, {"step": step, **clean})
+        self._show(step, clean)
+
+    def amend(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """More figures for the line of the last step, or its first ones."""
+        clean = {name: finite(value) for name, value in metrics.items()}
+        *before, last = [json.loads(line) for line in self._logs[METRICS].lines()] or [{"step": None}]
+        if last["step"] != step:
+            self.write(step, metrics)
+            return
+        self._logs[METRICS].replace([_line(record) for record in (*before, last | clean)])
+        self._show(step, clean)
+
+    def _show(self, step: int, clean: Mapping[str, float | None]) -> None:
         known = {name: value for name, value in clean.items() if value is not None}
         if self._board is not None:
             for name, value in known.items():
@@ -64,7 +84,7 @@ class MetricLog:
             self._put(SAMPLES, {"step": step, **row})
 
     def _put(self, name: str, record: Mapping[str, Any]) -> None:
-        self._logs[name].put(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        self._logs[name].put(_line(record))
         self._logs[name].flush()
 
     def __enter__(self) -> "MetricLog":
@@ -94,19 +114,26 @@ def read_samples(out: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in open_folder(out).log(SAMPLES).lines()]
 
 
-def _keep_until(log: Any, done: int) -> None:
-    lines: Sequence[bytes] = list(log.lines())
-    kept = [line + b"\n" for line in lines if json.loads(line)["step"] <= done]
-    if len(kept) < len(lines):
-        log.replace(kept)
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def _tensorboard(out: str | Path, done: int) -> Any:
+def _keep_until(log: Any, done: int) -> list[dict[str, Any]]:
+    """Take the lines of later steps out; those that are left."""
+    records = [json.loads(line) for line in log.lines()]
+    kept = [record for record in records if record["step"] <= done]
+    if len(kept) < len(records):
+        log.replace([_line(record) for record in kept])
+    return kept
+
+
+def _tensorboard(out: str | Path, first: int) -> Any:
+    """A writer that goes on with step `first`; what the board has of it and later steps is taken back."""
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
         raise UsageError("log.tensorboard needs tensorboardX: pip install 'noisyjax[train]'") from None
-    return SummaryWriter(f"{out}/tensorboard", purge_step=done + 1 if done else None)
+    return SummaryWriter(f"{out}/tensorboard", purge_step=first)
 
 
 def _wandb(project: str, out: str, about: Mapping[str, Any]) -> Any:

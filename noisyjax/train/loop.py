@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -19,7 +18,8 @@ from noisyjax.config import RESOLVED_NAME, Schema, config_hash, identity, to_yam
 from noisyjax.errors import RunError, UsageError
 from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.store import Lock, open_folder
-from noisyjax.train.log import LogConfig, MetricLog, finite
+from noisyjax.store.lock import LOCK_NAME
+from noisyjax.train.log import EVALUATED, LogConfig, MetricLog, finite
 from noisyjax.train.progress import TrainProgress
 from noisyjax.train.state import Checkpoints, StateConfig
 
@@ -62,7 +62,11 @@ class LoopConfig(Schema):
 
 @dataclass(frozen=True)
 class Step:
-    """What a step gave: the new arrays, its figures, and completions to look at. `ok` False: nothing was learned."""
+    """What a step gave: the new arrays, its figures, and completions to look at.
+
+    `ok` False: the loss or its gradient was no number, and the arrays are what they were. A step that found nothing to
+    learn from is ok.
+    """
 
     tree: Any
     metrics: Mapping[str, float | None]
@@ -93,13 +97,20 @@ class Task(Protocol):
 
     def resume(self, cursor: Mapping[str, Any]) -> None: ...
 
-    def step(self, tree: Any, number: int, want_samples: bool, progress: TrainProgress) -> Step:
-        """Step `number`, counted from 1. `tree` may be donated. Raises DataEnd, `tree` untouched, without data."""
+    def gather(self, tree: Any, number: int, progress: TrainProgress) -> Any:
+        """What step `number`, counted from 1, learns from. Raises DataEnd when there is no data left.
+
+        May be cut anywhere by an exception: the step is then taken anew, from the same arrays and cursor.
+        """
+        ...
+
+    def learn(self, tree: Any, gathered: Any, number: int, want_samples: bool, progress: TrainProgress) -> Step:
+        """The rest of the step. `tree` may be donated."""
         ...
 
 
 Evaluate = Callable[[Any, int], Mapping[str, float | None]]
-"""(arrays, step) -> figures, written beside the metrics under `eval/`."""
+"""(arrays, step) -> figures, written beside the metrics under `eval/`. May be cut anywhere and called again."""
 
 
 @dataclass(frozen=True)
@@ -118,30 +129,32 @@ def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Don
     Raises UsageError for a folder that is another run's, RunError when the run cannot go on, Stopped on Ctrl-C and
     SIGTERM after a last checkpoint; the same call then goes on where it stopped.
     """
+    if config.evaluate.every and evaluate is None:
+        raise UsageError("evaluate.every is set, but this run has nothing to evaluate with")
     with ExitStack() as stack:
-        stack.callback(_open(config, task.kind).release)
+        lock = _open(config, task.kind)
+        stack.callback(lock.release)
         who = {"kind": task.kind, **identity(config), **task.identity()}
         checkpoints = Checkpoints(config.out, config.state, who)
         stack.callback(checkpoints.close)
         tree = task.start()
         restored = checkpoints.restore(tree)
-        done = 0
+        done = None
         if restored is not None:
             tree, done = restored.tree, restored.step
             task.resume(restored.about["cursor"])
         metric_log = stack.enter_context(MetricLog(config.out, config.log, done, identity(config)))
-        progress = stack.enter_context(TrainProgress(config.name, config.steps, done))
-        if restored is not None:
+        progress = stack.enter_context(TrainProgress(config.name, config.steps, done or 0))
+        if done is not None:
             progress.say(f"going on after step {done}" + (" (nothing left to do)" if done >= config.steps else ""))
-        return _Run(config, task, evaluate, checkpoints, metric_log, progress).go(tree, done)
+        return _Run(config, task, evaluate, lock, checkpoints, metric_log, progress).go(tree, done or 0)
 
 
 def _open(config: LoopConfig, kind: str) -> Lock:
     """The folder's lock, once it is known to be this kind of run's (or empty)."""
     folder = open_folder(config.out)
-    local = Path(config.out)
     marked = folder.read(KIND_NAME)
-    if marked is None and "://" not in config.out and local.is_dir() and any(local.iterdir()):
+    if marked is None and not {*folder.names()} <= {LOCK_NAME}:  # a lock alone: killed in its very first moment
         raise UsageError(f"{config.out} is not empty and no training run: choose another `out`")
     if marked is not None and json.loads(marked)["kind"] != kind:
         raise UsageError(f"{config.out} is a run of `train {json.loads(marked)['kind']}`: choose another `out`")
@@ -152,88 +165,108 @@ def _open(config: LoopConfig, kind: str) -> Lock:
 
 
 class _Run:
+    """A run in progress. `tree`, `done` and `cursor` belong together at all times, so that it can stop anywhere."""
+
     def __init__(
         self,
         config: LoopConfig,
         task: Task,
         evaluate: Evaluate | None,
+        lock: Lock,
         checkpoints: Checkpoints,
         metric_log: MetricLog,
         progress: TrainProgress,
     ) -> None:
-        self.config, self.task, self.evaluate = config, task, evaluate
+        self.config, self.task, self.evaluate, self.lock = config, task, evaluate, lock
         self.checkpoints, self.log, self.progress = checkpoints, metric_log, progress
+        self.cursor = dict(task.cursor())
+        """Behind step `done`; the task's own runs ahead while a step gathers."""
         self.skipped, self.bad = 0, 0
         self.evaluations: dict[int, Mapping[str, float | None]] = {}
 
     def go(self, tree: Any, done: int) -> Done:
+        self.tree, self.done = tree, done
         with Interrupts() as interrupts:
-            if done == 0 and self.config.evaluate.every:
-                self.log.write(0, self._evaluated(tree, 0))
-            for number in range(done + 1, self.config.steps + 1):
-                try:
-                    tree = self._step(tree, number)
-                except DataEnd:
-                    self.progress.say(f"the data ended after step {done}; data.epochs=null would go on")
-                    if done and done not in self.checkpoints.steps and not self.bad:
-                        self._save(tree, done, {})
-                    break
-                done = number
-                self._stop_if_told(interrupts, tree, number)
+            try:
+                self._catch_up(interrupts)
+                while self.done < self.config.steps:
+                    self._step(interrupts)
+            except DataEnd:
+                self.progress.say(f"the data ended after step {self.done}; data.epochs=null would go on")
+            except Stopped as stop:
+                raise Stopped(stop.exit_code - 128, self._halt()) from None
+        self._save({})
         self.checkpoints.wait()
-        return Done(done, tree, self.skipped, self.evaluations)
+        return Done(self.done, self.tree, self.skipped, self.evaluations)
 
-    def _step(self, tree: Any, number: int) -> Any:
-        every, last = self.config.log.samples_every, number == self.config.steps
-        begin = time.perf_counter()
-        step = self.task.step(tree, number, bool(every) and (number % every == 0 or number == 1), self.progress)
-        metrics = dict(step.metrics) | {"skipped": float(not step.ok), "seconds": time.perf_counter() - begin}
-        self._count_bad(step, number)
-        if self.config.evaluate.every and (last or number % self.config.evaluate.every == 0):
-            metrics |= self._evaluated(step.tree, number)
-        self.log.write(number, metrics)
-        self.log.samples(number, step.samples)
+    def _step(self, interrupts: Interrupts) -> None:
+        number, every, begin = self.done + 1, self.config.log.samples_every, time.perf_counter()
+        with interrupts.allowed():
+            gathered = self.task.gather(self.tree, number, self.progress)
+        tree, self.tree = self.tree, None
+        want_samples = bool(every) and (number % every == 0 or number == 1)
+        step = self.task.learn(tree, gathered, number, want_samples, self.progress)
+        self.tree, self.done, self.cursor = step.tree, number, dict(self.task.cursor())
+        metrics = {**step.metrics, "skipped": float(not step.ok), "seconds": time.perf_counter() - begin}
+        try:
+            if self._evaluation_due():
+                metrics |= self._evaluated(interrupts)
+        finally:
+            self.lock.renew()
+            self.log.write(number, metrics)
+            self.log.samples(number, step.samples)
         self.progress.step(number, metrics)
-        # A step whose numbers are broken is never a checkpoint's: the last good one stays the latest.
-        if step.ok and (last or self.checkpoints.due(number)):
-            self._save(step.tree, number, metrics)
-        return step.tree
+        self._count_bad(step)
+        # The checkpoints kept are of steps that were good: from a bad one a person may want to go further back.
+        if step.ok and (number == self.config.steps or self.checkpoints.due(number)):
+            self._save(metrics)
 
-    def _save(self, tree: Any, number: int, metrics: Mapping[str, float | None]) -> None:
-        known = {name: figure for name, value in metrics.items() if (figure := finite(value)) is not None}
-        self.checkpoints.save(number, tree, {"cursor": dict(self.task.cursor())}, known)
+    def _save(self, metrics: Mapping[str, float | None]) -> None:
+        """A checkpoint of the last step that is done, unless there is one."""
+        if self.done and self.done not in self.checkpoints.steps:
+            known = {name: figure for name, value in metrics.items() if (figure := finite(value)) is not None}
+            self.checkpoints.save(self.done, self.tree, {"cursor": self.cursor}, known)
 
-    def _count_bad(self, step: Step, number: int) -> None:
+    def _count_bad(self, step: Step) -> None:
         self.bad = 0 if step.ok else self.bad + 1
         self.skipped += not step.ok
         if not step.ok:
-            self.progress.say(f"step {number}: the loss or its gradient is no number; the step is skipped")
+            self.progress.say(f"step {self.done}: the loss or its gradient is no number; the step is skipped")
         if self.bad >= self.config.bad_steps:
             self.checkpoints.wait()
             steps = self.checkpoints.steps
             good = f"the last good checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint yet"
             raise RunError(
-                f"{self.bad} steps in a row had a loss or gradient that is no number (the last was step {number}); "
+                f"{self.bad} steps in a row had a loss or gradient that is no number (the last was step {self.done}); "
                 f"{good}, in {self.checkpoints.folder}. Try a lower learning rate"
             )
 
-    def _evaluated(self, tree: Any, number: int) -> dict[str, float | None]:
-        if self.evaluate is None:
-            raise UsageError("evaluate.every is set, but this run has nothing to evaluate with")
-        with self.progress.stage("evaluation"):
-            figures = self.evaluate(tree, number)
-        self.evaluations[number] = figures
-        return {f"eval/{name}": value for name, value in figures.items()}
+    def _catch_up(self, interrupts: Interrupts) -> None:
+        """The evaluation of the step that the run begins at, where it is due and was not finished."""
+        if self._evaluation_due() and self.done not in self.log.evaluated:
+            self.log.amend(self.done, self._evaluated(interrupts))
 
-    def _stop_if_told(self, interrupts: Interrupts, tree: Any, number: int) -> None:
-        try:
-            interrupts.check()
-        except Stopped as stop:
-            if number not in self.checkpoints.steps and not self.bad:
-                self._save(tree, number, {})
-            self.checkpoints.wait()
-            words = (
-                f"stopped after step {number} of {self.config.steps}; it is stored in {self.config.out}. "
-                "Run the same command again and it goes on from there."
-            )
-            raise Stopped(stop.exit_code - 128, words) from None
+    def _evaluation_due(self) -> bool:
+        every = self.config.evaluate.every
+        return bool(every) and (self.done % every == 0 or self.done == self.config.steps)
+
+    def _evaluated(self, interrupts: Interrupts) -> dict[str, float | None]:
+        assert self.evaluate is not None
+        with self.progress.stage("evaluation"), interrupts.allowed():
+            figures = self.evaluate(self.tree, self.done)
+        self.evaluations[self.done] = figures
+        return {f"{EVALUATED}{name}": value for name, value in figures.items()}
+
+    def _halt(self) -> str:
+        """Store what is done; how to go on."""
+        if self.tree is None:
+            steps = self.checkpoints.steps
+            held = f"the last checkpoint is of step {steps[-1]}" if steps else "there is no checkpoint yet"
+            where = f"stopped in the middle of step {self.done + 1} of {self.config.steps}; {held}"
+        elif not self.done:
+            where = f"stopped before the first of {self.config.steps} steps was done; nothing is lost"
+        else:
+            self._save({})
+            where = f"stopped after step {self.done} of {self.config.steps}; it is stored in {self.config.out}"
+        self.checkpoints.wait()
+        return f"{where}. Run the same command again and it goes on from there."

@@ -17,7 +17,7 @@ SHOWN = (
     ("reward/total", "reward {:.3f}"),
     ("reward/outcome", "outcome {:.2f}"),
     ("reward/rationale", "rationale {:.2f}"),
-    ("kl/ref", "kl {:.4f}"),
+    ("kl", "kl {:.4f}"),
     ("entropy", "entropy {:.2f}"),
     ("length/mean", "{:.0f} tokens"),
     ("sample/truncated", "{:.0%} cut"),

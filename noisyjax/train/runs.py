@@ -24,8 +24,7 @@ def train_grpo(config: GrpoConfig, make_evaluate: MakeEvaluate | None = None) ->
     """
     keep_programs()
     with ExitStack() as stack:
-        updates = config.steps * config.updates * config.minibatches
-        learner = open_learner(config, grpo_loss(config), updates)
+        learner = open_learner(config, grpo_loss(config))
         stack.callback(learner.close)
         task = GrpoTask(config, learner, _judge(config, stack))
         stack.callback(task.stream.close)
@@ -36,7 +35,7 @@ def train_sft(config: SftConfig, make_evaluate: MakeEvaluate | None = None) -> D
     """The same for supervised training."""
     keep_programs()
     with ExitStack() as stack:
-        learner = open_learner(config, sft_loss, config.steps)
+        learner = open_learner(config, sft_loss)
         stack.callback(learner.close)
         task = SftTask(config, learner)
         stack.callback(task.stream.close)

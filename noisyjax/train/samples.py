@@ -44,7 +44,7 @@ def sample_rows(
                     name: finite(graded.rewards.reward_nc[i, c]) for c, name in enumerate(graded.rewards.names)
                 },
                 "reward": finite(total_n[i]),
-                "advantage": float(advantages.advantage_n[i]) if advantages.defined_n[i] else None,
+                "advantage": finite(advantages.advantage_n[i]) if advantages.defined_n[i] else None,
             }
         )
     return rows

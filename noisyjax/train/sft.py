@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from noisyjax.instruct import SftExample, example_stream
+from noisyjax.instruct import Batch, SftExample, example_stream
 from noisyjax.store import model_identity
 from noisyjax.train import metrics
 from noisyjax.train.config import SftConfig
@@ -29,7 +29,7 @@ class SftTask:
         self.stream = example_stream(config.data, learner.tokenizer, seed=config.seed)
 
     def identity(self) -> Mapping[str, Any]:
-        return {"model_content": model_identity(self.config.model)}
+        return {"model_content": model_identity(self.config.model), **self.config.schedule_identity()}
 
     def start(self) -> Any:
         return self.learner.start()
@@ -40,11 +40,16 @@ class SftTask:
     def resume(self, cursor: Mapping[str, Any]) -> None:
         self.stream.restore(cursor["data"])
 
-    def step(self, tree: Any, number: int, want_samples: bool, progress: TrainProgress) -> Step:
-        begin = time.perf_counter()
+    def gather(self, tree: Any, number: int, progress: TrainProgress) -> Batch[SftExample]:
         batch = self.stream.take(self.config.batch)
         if not batch.total:
             raise DataEnd
+        return batch
+
+    def learn(
+        self, tree: Any, batch: Batch[SftExample], number: int, want_samples: bool, progress: TrainProgress
+    ) -> Step:
+        begin = time.perf_counter()
         groups = sft_groups(batch.items)
         with progress.stage("update"):
             tree, found, ok = self.learner.update(tree, [micro.rows for micro in self.learner.batches(groups)])

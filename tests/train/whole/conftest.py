@@ -1,7 +1,10 @@
 """A tiny random model folder, a handful of records, and configs that train on them in seconds."""
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from noisyjax.models import ModelConfig, RopeConfig, init_params, save
 from noisyjax.train.config import GrpoConfig, SftConfig
 
+REPO = Path(__file__).resolve().parents[3]
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -78,17 +82,33 @@ def fails_at_times(sample):
         raise ValueError("no digit today")
     return digits(sample)
 
-def no_number(sample):
-    return float("nan")
+def always_fails(sample):
+    raise OSError("the grader is away")
+
+def constant(sample):
+    return 1.0
+
+def varied(sample):
+    return sum(sample.completion.encode()) % 97 / 97
+
+WILD = set()
+
+def wild_for_some(sample):
+    return varied(sample) * (1e200 if sample.case.id in WILD else 1)
+
+def sometimes_undecided(sample):
+    return None if sample.case.id[-1] in "12345" else varied(sample)
 """
 
 
-@pytest.fixture(autouse=True)
-def toy_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's module of reward functions."""
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "toy_rewards.py").write_text(TOY_REWARDS)
-    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+@pytest.fixture(autouse=True, scope="session")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a user's module of reward functions, where Python finds it."""
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "toy_rewards.py").write_text(TOY_REWARDS)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
 
 
 @pytest.fixture(scope="session")
@@ -103,26 +123,55 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def grpo(folder: Path, data: Path, tmp_path: Path) -> Callable[..., GrpoConfig]:
-    """`grpo(out="a", **nested changes)`: three steps of 3 prompts x 4 samples, float32."""
+@pytest.fixture(scope="session")
+def grpo_settings(folder: Path, data: Path) -> dict[str, Any]:
+    """Three steps of 3 prompts x 4 samples, float32."""
+    return {
+        "model": str(folder),
+        "steps": 3,
+        "prompts": 3,
+        "data": {"files": [str(data)], "prompt": {"max_prompt_tokens": 400}},
+        "rollout": {"samples": 4, "max_tokens": 12, "slots": 8, "chunk": 8},
+        "reward": {"format": {"role": "none"}, "reward_fn": "toy_rewards:digits", "truncated": "score"},
+        "optimizer": {"learning_rate": 1e-3},
+        "update": {"row_tokens": 512, "batch_tokens": 1024},
+        "log": {"tensorboard": False},
+    }
 
-    def make(out: str = "run", **changes: Any) -> GrpoConfig:
-        base: dict[str, Any] = {
-            "out": str(tmp_path / out),
-            "model": folder,
-            "steps": 3,
-            "prompts": 3,
-            "data": {"files": [str(data)], "prompt": {"max_prompt_tokens": 400}},
-            "rollout": {"samples": 4, "max_tokens": 12, "slots": 8, "chunk": 8},
-            "reward": {"format": {"role": "none"}, "reward_fn": "toy_rewards:digits", "truncated": "score"},
-            "optimizer": {"learning_rate": 1e-3},
-            "update": {"row_tokens": 512, "batch_tokens": 1024},
-            "log": {"tensorboard": False},
-        }
-        return GrpoConfig.model_validate(merged(base, changes))
+
+@pytest.fixture(scope="session")
+def grpo_in(grpo_settings: dict[str, Any]) -> Callable[..., GrpoConfig]:
+    """`grpo_in(out, **nested changes)`: the settings with changes, in a folder of the caller's."""
+
+    def make(out: Path, **changes: Any) -> GrpoConfig:
+        return GrpoConfig.model_validate(merged({**grpo_settings, "out": str(out)}, changes))
 
     return make
+
+
+@pytest.fixture
+def grpo(grpo_in: Callable[..., GrpoConfig], tmp_path: Path) -> Callable[..., GrpoConfig]:
+    """`grpo(out="a", **nested changes)`: a run in the test's own folder."""
+    return lambda out="run", **changes: grpo_in(tmp_path / out, **changes)
+
+
+@pytest.fixture(scope="session")
+def command(modules: Path) -> Callable[..., subprocess.Popen[str]]:
+    """`command("train", "grpo", file, ..., KEY=value)`: the command line in a process of its own, output piped."""
+
+    def start(*words: str | Path, **environ: str) -> subprocess.Popen[str]:
+        path = os.pathsep.join([str(modules), str(REPO)])
+        cache = str(REPO / ".pytest_cache" / "programs")
+        own = {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": cache, "HF_HUB_OFFLINE": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "noisyjax", *map(str, words)],
+            env={**os.environ, **own, **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
 
 
 @pytest.fixture

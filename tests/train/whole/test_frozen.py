@@ -1,0 +1,38 @@
+"""Learning rate 0: the sampler and the trainer hold the same weights, so they must think the same of every token."""
+
+import numpy as np
+import pytest
+
+from noisyjax.train.log import read_metrics
+from noisyjax.train.runs import train_grpo
+
+
+def frozen(**changes):
+    return {"steps": 20, "optimizer": {"learning_rate": 0.0}, "loss": {"correction": "token"}} | changes
+
+
+def gaps(config):
+    """Largest |log ratio| of sampler and trainer by step, and the weights' largest change."""
+    train_grpo(config)
+    lines = read_metrics(config.out)
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert all(line["ratio/mean"] == 1 and line["correction/over_cap"] == 0 for line in lines)
+    return np.array([line["mismatch/abs/max"] for line in lines])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_two_agree_in_float32(grpo, temperature):
+    gap = gaps(grpo(**frozen(rollout={"temperature": temperature})))
+    print(f"\nT={temperature}: max |log ratio| {gap.max():.3g}")
+    assert 0 < gap.max() < 1e-3
+    assert gap[10:].max() < 4 * gap[:10].max()  # and it does not grow
+
+
+@pytest.mark.slow
+def test_the_two_agree_in_bfloat16(grpo):
+    """Each rounds its own products: a bound, not a match."""
+    gap = gaps(grpo(**frozen(update={"dtype": "bfloat16"})))
+    print(f"\nbfloat16: max |log ratio| {gap.max():.3g}, median over steps {np.median(gap):.3g}")
+    assert 1e-3 < gap.max() < 0.3
+    assert gap[10:].max() < 4 * gap[:10].max()
