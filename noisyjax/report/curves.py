@@ -4,17 +4,20 @@ Legend: K steps of a run, J points drawn.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from noisyjax.report.attending import Attention, Looked
+from noisyjax.report.data import RunReport
 from noisyjax.report.figures import COLOURS, INK, new_figure, to_svg
+from noisyjax.report.kinds import kinds
 from noisyjax.report.panels import Panel
 from noisyjax.report.training import TrainingRun
+from noisyjax.visible import visible
 
-SIZE = (3.7, 2.1)
+SIZE = (2.85, 1.9)
 """Inches of a panel."""
 
 MOST = 400
@@ -60,39 +63,72 @@ def accuracy_curve(setting: str, runs: Sequence[TrainingRun]) -> str:
         low = [100 * (mean.low or 0.0) for _, mean in bounded]
         high = [100 * (mean.high or 0.0) for _, mean in bounded]
         axes.vlines([step for step, _ in bounded], low, high, color=colour, lw=0.9, alpha=0.6)
-    _frame(axes, "accuracy, %", setting)
-    axes.set_ylim(-3, 103)
+    _frame(axes, "", f"{setting}, accuracy in %")
+    axes.set_ylim(0, 103)
     return to_svg(figure, f"accuracy-{setting}", f"Accuracy in the setting {setting} over the steps of training")
 
 
 def attention_figure(label: str, looked: Sequence[Looked]) -> str:
-    """Attention on one label, before (hollow) and after (filled), by setting; empty where there is none."""
-    settings = list(dict.fromkeys(s for _, ends in looked for end in ends for s in end if _has(end, s, label)))
-    if not settings:
-        return ""
-    figure, axes = new_figure(max(SIZE[0], 1.2 + 0.2 * len(looked) * len(settings)), SIZE[1])
-    for number, (_, ends) in enumerate(looked):
-        for place, setting in enumerate(settings):
-            x = place + 0.7 * ((number + 0.5) / len(looked) - 0.5)
-            shares = [100 * end[setting].shares[label] if _has(end, setting, label) else np.nan for end in ends]
-            _dumbbell(axes, x, shares, look(number)[0])
-    axes.set_xticks(range(len(settings)), settings)
-    axes.set_xlim(-0.5, len(settings) - 0.5)
-    axes.set_ylim(bottom=0)
-    axes.set_title(f"Attention on the {label}", fontsize=9, loc="left", color=INK)
-    axes.set_ylabel("%")
-    return to_svg(figure, f"attention-{label}", f"Attention on the {label} before and after, by setting")
+    """Attention on one label before and after, by setting; empty where there is none."""
+    pairs = [
+        {s: [100 * end[s].shares[label] if _has(end, s, label) else math.nan for end in ends] for s in run.settings}
+        for run, ends in looked
+    ]
+    return _dumbbells(pairs, f"Attention on the {label}, %", f"attention-{label}")
 
 
-def _dumbbell(axes: Any, x: float, shares: Sequence[float], colour: str) -> None:
-    """The last of the shares is filled, the one before it hollow."""
-    axes.plot([x] * len(shares), shares, "-", color=colour, lw=1.2)
-    for share, fill in zip(reversed(shares), (colour, "none"), strict=False):
-        axes.plot([x], [share], "o", color=colour, markerfacecolor=fill, ms=5)
-
-
-def _has(end: dict[str, Attention], setting: str, label: str) -> bool:
+def _has(end: Mapping[str, Attention], setting: str, label: str) -> bool:
     return setting in end and label in end[setting].shares
+
+
+def kind_figure(setting: str, runs: Sequence[TrainingRun]) -> str:
+    """Accuracy in one setting before and after, by type of question; empty where questions have none."""
+    pairs: list[Pairs] = []
+    for run in runs:
+        ends = [_by_kind(report, setting) for report in run.ends]
+        names = dict.fromkeys(name for end in ends for name in end)
+        pairs.append({name: [end.get(name, math.nan) for end in ends] for name in names})
+    return _dumbbells(pairs, f"{setting}, accuracy in %", f"types-{setting}", top=103)
+
+
+def _by_kind(report: RunReport, setting: str) -> dict[str, float]:
+    """Type -> percent, the data set's name before it where several data sets have types."""
+    found = kinds(report)
+    return {
+        name if len(found) == 1 else f"{report.short(one.dataset)} {name}": 100 * cell.mean.point
+        for one in found
+        for name, summary in one.summaries.items()
+        if (cell := summary.cells.get((one.dataset, setting))) and cell.mean.point is not None
+    }
+
+
+Pairs = Mapping[str, Sequence[float]]
+"""What a run has at each place of an axis before and after; nan where it has nothing."""
+
+
+def _dumbbells(pairs: Sequence[Pairs], title: str, name: str, top: float | None = None) -> str:
+    """Before hollow and after filled, the runs beside each other at every place. Empty where nothing is known."""
+    places = list(dict.fromkeys(place for run in pairs for place, ends in run.items() if not np.isnan(ends).all()))
+    if not places:
+        return ""
+    figure, axes = new_figure(max(SIZE[0], 0.8 + 0.13 * len(pairs) * len(places)), SIZE[1])
+    for number, run in enumerate(pairs):
+        for place, ends in run.items():
+            if place in places:
+                x = places.index(place) + 0.7 * ((number + 0.5) / len(pairs) - 0.5)
+                _dumbbell(axes, x, ends, look(number)[0])
+    axes.set_xticks(range(len(places)), [_short(place) for place in places])
+    axes.set_xlim(-0.5, len(places) - 0.5)
+    axes.set_ylim(0, top or 1.1 * np.nanmax([value for run in pairs for ends in run.values() for value in ends]) or 1)
+    _heading(axes, title)
+    return to_svg(figure, name, f"{title}, before and after")
+
+
+def _dumbbell(axes: Any, x: float, ends: Sequence[float], colour: str) -> None:
+    """The last is filled, the one before it hollow."""
+    axes.plot([x] * len(ends), ends, "-", color=colour, lw=1.2)
+    for value, fill in zip(reversed(ends), (colour, "none"), strict=False):
+        axes.plot([x], [value], "o", color=colour, markerfacecolor=fill, ms=4.5)
 
 
 def _line(axes: Any, steps_j: np.ndarray, values_j: np.ndarray, number: int, **style: Any) -> None:
@@ -105,12 +141,21 @@ def _line(axes: Any, steps_j: np.ndarray, values_j: np.ndarray, number: int, **s
 
 
 def _frame(axes: Any, unit: str, title: str) -> None:
-    axes.set_title(title, fontsize=9, loc="left", color=INK)
+    _heading(axes, title)
     axes.set_xlabel("step")
     axes.set_ylabel(unit)
     axes.margins(x=0.02)
     axes.ticklabel_format(useOffset=False, axis="both")
     axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _heading(axes: Any, title: str) -> None:
+    axes.set_title(_short(title), fontsize=9, loc="left", color=INK)
+
+
+def _short(text: str, most: int = 48) -> str:
+    """Names of rewards and types come from configs and data: no control characters, and no more than fits."""
+    return visible(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 def blocks(steps_k: np.ndarray, values_k: np.ndarray, most: int = MOST) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from noisyjax.report.data import STATES, RunReport
 from noisyjax.report.words import STATE_WORDS
+from noisyjax.visible import visible
 
 INK = "#123456"
 """Stands for the page's text colour while matplotlib draws; no figure uses it otherwise."""
@@ -126,7 +127,7 @@ def to_svg(figure: Any, name: str, title: str) -> str:
     buffer = io.StringIO()
     settings: Any = {
         "svg.fonttype": "none",
-        "svg.hashsalt": name,
+        "svg.hashsalt": visible(name),
         "text.parse_math": False,
         "font.family": "sans-serif",
     }

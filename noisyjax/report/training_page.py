@@ -6,7 +6,7 @@ from typing import Any
 from noisyjax.records import LABEL_ID, Label
 from noisyjax.report import training_tables as tables
 from noisyjax.report.attending import before_and_after
-from noisyjax.report.curves import accuracy_curve, attention_figure, curve, look
+from noisyjax.report.curves import accuracy_curve, attention_figure, curve, kind_figure, look
 from noisyjax.report.gallery import shortened
 from noisyjax.report.kinds import kind_tables
 from noisyjax.report.panels import groups_of
@@ -21,15 +21,18 @@ LOOKED_AT = (Label.DISTRACTOR, Label.EVIDENCE, Label.QUESTION)
 def section(runs: Sequence[TrainingRun], draws: int) -> dict[str, Any]:
     """All that the template shows of the runs."""
     evaluations = [report for run in runs for report in run.ends]
+    settings = list(dict.fromkeys(setting for run in runs for setting in run.settings))
     looked = before_and_after(runs)
     return {
         "runs": [_run(run, number) for number, run in enumerate(runs)],
         "groups": [
             {"title": group.title, "svgs": [curve(panel, runs) for panel in group.panels]} for group in groups_of(runs)
         ],
-        "accuracy": [accuracy_curve(setting, runs) for setting in dict.fromkeys(s for r in runs for s in r.settings)],
+        "accuracy": [accuracy_curve(setting, runs) for setting in settings],
+        "types": [svg for setting in settings if (svg := kind_figure(setting, runs))],
         "attention": [svg for label in LOOKED_AT if (svg := attention_figure(label.value, looked))],
-        "evaluations": [*tables.accuracy(runs, draws), *kind_tables(evaluations)],
+        "evaluations": tables.accuracy(runs, draws),
+        "typed": kind_tables(evaluations),
         "looked": tables.attending(looked),
         "numbers": [tables.learning(runs), tables.left_out(runs)],
     }

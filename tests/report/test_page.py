@@ -4,22 +4,17 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from evaluate_fakes import FakeEngine, fake_run
+from page_parser import ALLOWED, HOSTILE, parse
 
 from noisyjax.bench.quickstart import FOLDER
 from noisyjax.errors import RunError
 from noisyjax.report import to_html, to_markdown
 from noisyjax.report.gallery import LONGEST, failures
 from noisyjax.report.reading import read
-
-HOSTILE = (
-    "</pre><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} {% raw %} <!-- \x00 \x1b[2J \x9b1m \ud800 "
-    "</style></textarea><svg onload=alert(3)> javascript:alert(4) | **bold** $x$ `code` [a](b)\n| row |"
-)
 
 
 class Hostile(FakeEngine):
@@ -68,36 +63,6 @@ def test_lost_prompts_are_counted_and_said(tmp_path, kept):
     assert set(gallery.shown) <= set(whole.shown)
     text = "".join(parse(to_html([report])).text)
     assert f"{gallery.lost} more cannot be shown: the run’s log “prompts” lacks their prompts" in text
-
-
-class Collector(HTMLParser):
-    """Tags with their attributes, and the text outside of style."""
-
-    def __init__(self):
-        super().__init__(convert_charrefs=True)
-        self.tags: list[tuple[str, dict]] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def parse(page: str) -> Collector:
-    collector = Collector()
-    collector.feed(page)
-    collector.close()
-    return collector
-
-
-ALLOWED = {
-    *("html", "head", "meta", "title", "style", "body", "header", "main", "section", "footer", "nav", "ul", "li", "a"),
-    *("h1", "h2", "h3", "h4", "p", "div", "span", "b", "q", "pre", "details", "summary", "figure", "figcaption"),
-    *("table", "caption", "thead", "tbody", "tr", "th", "td"),
-    *("svg", "defs", "g", "path", "use", "text", "tspan", "clippath", "rect"),
-}
 
 
 @pytest.fixture
