@@ -6,13 +6,14 @@ import typer
 
 
 def report(
-    runs: list[str] = typer.Argument(help="Folders of runs; several are shown side by side."),
+    runs: list[str] = typer.Argument(help="Folders of evaluation or training runs; several are shown side by side."),
     html: Path = typer.Option(None, help="Write one self-contained HTML page here."),
     json: Path = typer.Option(None, help="Write the numbers as JSON here."),
     markdown: bool = typer.Option(False, "--markdown", help="Print Markdown instead of a terminal table."),
     draws: int = typer.Option(2000, min=100, help="Bootstrap draws behind the intervals."),
 ) -> None:
-    """The table of one or more runs: datasets × settings with intervals, drops, and what is missing."""
+    """Evaluation runs: datasets × settings with intervals, drops, and what is missing. Training runs: the course of
+    their figures, evaluations before and after, and on the page curves, attention and sampled completions."""
     from noisyjax.report import print_report, write_html, write_json
 
     print_report(runs, markdown=markdown, draws=draws)
