@@ -66,7 +66,7 @@ def test_one_that_raises_is_unscored_and_the_others_go_on(sample):
             raise ValueError("no number in it")
         return 0.5
 
-    samples = [sample(id=i) for i in ("a", "bad", "b", "worse", "bad")]
+    samples = [sample(id=i) for i in ("a", "bad", "b", "bad", "worse")]
     got = call_reward_fn(fragile, samples, max_failed=0.6)
     assert np.array_equal(got.value_n, [0.5, np.nan, 0.5, np.nan, np.nan], equal_nan=True)
     assert got.failures == {"KeyError": 2, "ValueError": 1}

@@ -46,8 +46,8 @@ def noisy(sample):
         (["key lies under stones"], [0, 0.4, 0, 1]),
         (["mara is the tall man"], [0, 0.5, 0, 1]),  # "the tall man" is a distractor's as well, and so not its own
         (["for the tall man"], [0, 0.4, 0.5, 0.5]),
-        (["mat old mara"], [0, 0.3, 0, 0]),  # no run crosses from distractor to distractor
-        (["man mara is"], [0, 0.3, 0, 0]),
+        (["man the cat"], [0, 0.3, 0, 0]),  # no run crosses from distractor to distractor
+        (["man the key"], [0, 0.3, 0, 0]),  # nor between the others
         ([], [NAN] * 4),
         ([" "], [NAN] * 4),
     ],
@@ -108,6 +108,9 @@ def test_penalties_are_off_until_asked_for(noisy):
     )
     got = {name: values.tolist() for name, values in guards.penalties(asked).items()}
     assert got == {"prompt_copied": [-0.25, -0.25, 0], "token_ratio": [-1, 0, 0]}, "at the limit is within it"
+    flagged = {name: values.tolist() for name, values in guards.flagged(asked).items()}
+    assert flagged["token_ratio"] == [True, False, False]
+    assert flagged["prompt_copied"] == [True, True, False]
 
 
 def test_every_guard_can_punish(noisy):

@@ -72,6 +72,10 @@ def test_scope_of_references(case):
     assert read_sample(case(), in_answer, Finish.STOP, think).faults == (NO_REF, TAG)
     assert read_sample(case(), in_answer, Finish.STOP, RewardConfig(reference={"scope": "answer"})).faults == ()
     assert read_sample(case(), f"<think>{R}b{E}</think>4", Finish.STOP, think).faults == ()
+    cut = read_sample(case(opened_by_prompt=True), f"a {R}b{E} c", Finish.LENGTH, think)
+    assert cut.reference == "b", "what the prompt opened is thought, also for the references"
+    other = read_sample(case(), f"[THINK]{R}b{E}[/THINK]4", Finish.STOP, think, tags=FAMILIES["mistral"])
+    assert other.reference == "b"
 
 
 def test_a_lenient_reference_counts_but_is_not_well_formed(case):

@@ -164,6 +164,37 @@ def test_a_truncated_completion_has_no_format_term_but_feels_penalties(sample):
     assert same(totals(samples, [1, 1], [1, 1], masked, {"overlong": np.array([-1.0, 0.0])}), [NAN, 3])
 
 
+def test_penalties_alone_do_not_bring_back_what_left(sample):
+    """Of a group without gold, with the rationale alone rewarded, only penalties are left."""
+    config = RewardConfig(combination="rationale_only", truncated="mask")
+    samples = [sample(hint=None), sample(hint=None, finish=Finish.LENGTH), sample("", Finish.ERROR, hint=None)]
+    assert same(totals(samples, [NAN] * 3, [NAN] * 3, config, {"p": np.array([-1.0] * 3)}), [-1, NAN, NAN])
+
+
+@pytest.mark.parametrize(
+    ("form", "finish", "hint", "more", "outcome", "rationale"),
+    [
+        ("good", Finish.STOP, "b", {}, True, True),
+        ("leak", Finish.STOP, "b", {}, False, True),
+        ("leak", Finish.STOP, "b", {"format": {"role": "none"}}, True, True),
+        ("no reference", Finish.STOP, "b", {"format": {"role": "none"}}, True, False),
+        ("good", Finish.STOP, None, {}, True, False),
+        ("good", Finish.LENGTH, "b", {}, False, False),
+        ("good", Finish.LENGTH, "b", {"truncated": "mask"}, False, False),
+        ("good", Finish.LENGTH, "b", {"truncated": "score"}, True, True),
+        ("good", Finish.ERROR, "b", {}, False, False),
+        ("good", Finish.OVER_LENGTH, "b", {}, False, False),
+        ("good", Finish.STOP, "b", {"combination": "outcome"}, True, False),
+        ("good", Finish.STOP, "b", {"combination": "rationale_only"}, False, True),
+        ("good", Finish.STOP, "b", {"combination": "rationale_only", "observe": True}, True, True),
+    ],
+)
+def test_which_judges_are_asked(sample, form, finish, hint, more, outcome, rationale):
+    config = RewardConfig(**more)
+    asked = sample(FORMS[form], finish, config, hint=hint)
+    assert (wants_outcome(asked, config), wants_rationale(asked, config)) == (outcome, rationale)
+
+
 def test_a_truncated_completion_does_not_bring_an_absent_term_back(sample):
     config = RewardConfig(combination="rationale_only")
     assert same(totals([sample(finish=Finish.LENGTH, hint=None)], [NAN], [NAN], config), [NAN])
