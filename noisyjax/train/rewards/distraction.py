@@ -12,7 +12,8 @@ Legend: N samples.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,7 +25,7 @@ from noisyjax.judge.guard import neutralise
 from noisyjax.records import Verdict
 from noisyjax.train.metrics import Mean, Metrics
 from noisyjax.train.rewards.config import DistractionConfig
-from noisyjax.train.rewards.ngrams import Gram, gram_set, grams, share_within
+from noisyjax.train.rewards.ngrams import Gram, gram_set, grams
 from noisyjax.train.rewards.samples import Sample
 
 
@@ -70,7 +71,7 @@ def sentences(reasoning: str) -> list[str]:
 
 def lexical_distraction(samples: Sequence[Sample], config: DistractionConfig) -> Distraction:
     """The lexical form for a batch; a case's texts are cut into n-grams once."""
-    known: dict[str, tuple[frozenset[Gram], list[frozenset[Gram]]]] = {}
+    known: dict[str, tuple[frozenset[Gram], Holders]] = {}
     shares: list[float] = []
     compared: list[Compared] = []
     for sample in samples:
@@ -79,10 +80,7 @@ def lexical_distraction(samples: Sequence[Sample], config: DistractionConfig) ->
             share, state = None, Compared.NO_DISTRACTOR
         else:
             if case.id not in known:
-                known[case.id] = (
-                    gram_set(case.relevant, config.ngram),
-                    [gram_set([text], config.ngram) for text in case.noise],
-                )
+                known[case.id] = gram_set(case.relevant, config.ngram), _holders(case.noise, config.ngram)
             share = distracted_share(sample.reasoning, *known[case.id], config.ngram)
             state = Compared.NO_REASONING if share is None else Compared.YES
         shares.append(np.nan if share is None else share)
@@ -92,19 +90,29 @@ def lexical_distraction(samples: Sequence[Sample], config: DistractionConfig) ->
     return Distraction(value_n, share_n, tuple(compared))
 
 
-def distracted_share(
-    reasoning: str, relevant: frozenset[Gram], distractors: Sequence[frozenset[Gram]], n: int
-) -> float | None:
+Holders = Mapping[Gram, Sequence[int]]
+"""For each n-gram of the noise the distractors that hold it: one look-up, however many distractors there are."""
+
+
+def _holders(noise: Sequence[str], n: int) -> Holders:
+    holders: dict[Gram, list[int]] = {}
+    for i, text in enumerate(noise):
+        for gram in gram_set([text], n):
+            holders.setdefault(gram, []).append(i)
+    return holders
+
+
+def distracted_share(reasoning: str, relevant: frozenset[Gram], noise: Holders, n: int) -> float | None:
     """The share of distracted sentences among those of at least `n` words; None where there is none."""
     compared = [found for sentence in sentences(reasoning) if (found := grams(sentence, n))]
     if not compared:
         return None
-    return sum(_is_distracted(found, relevant, distractors) for found in compared) / len(compared)
+    return sum(_is_distracted(found, relevant, noise) for found in compared) / len(compared)
 
 
-def _is_distracted(found: list[Gram], relevant: frozenset[Gram], distractors: Sequence[frozenset[Gram]]) -> bool:
-    best = max((share_within(found, distractor) for distractor in distractors), default=0.0)
-    return best > share_within(found, relevant)
+def _is_distracted(found: Sequence[Gram], relevant: frozenset[Gram], noise: Holders) -> bool:
+    by_distractor = Counter(i for gram in found for i in noise.get(gram, ()))
+    return max(by_distractor.values(), default=0) > sum(gram in relevant for gram in found)
 
 
 # ----------------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def noisy(sample):
         ("mara sang of it, anna is the tall man", 0, 0),  # more of it is relevant
         ("mara sang of gold and the tall man here", 1, 1),  # more of it is noise
         ("mara sang of x, the tall man", 0, 0),  # a tie
-        ("old mara sang the cat sat anna is the tall", 0, 0),  # two distractors do not add up
+        ("old mara sang the cat sat the tall man", 0, 0),  # two distractors do not add up
         ("<reference>mara sang of gold</reference>", 1, 1),
         ("it is late<reference>mara sang of gold</reference>so it is", 1 / 3, 0),  # a tag ends a sentence
     ],
@@ -65,6 +65,11 @@ def test_lexical(noisy, thought, share, value):
 def test_what_stands_in_the_noise_and_the_question_alike_distracts_nobody(noisy):
     assert lexical_distraction([noisy("mara sang of gold", hint=NOISE)], CONFIG).value_n.tolist() == [0]
     assert lexical_distraction([noisy("mara sang of gold", hint=None)], CONFIG).value_n.tolist() == [1]
+
+
+def test_noise_that_repeats_itself_weighs_no_more(noisy):
+    repeated = noisy("mara sang of the tall man", distractors=("mara sang of it, mara sang of it",))
+    assert lexical_distraction([repeated], CONFIG).value_n.tolist() == [0]
 
 
 def test_the_answer_is_not_part_of_the_thought(noisy):
