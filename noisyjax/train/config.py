@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,22 @@ from noisyjax.train.rollout import RolloutConfig
 from noisyjax.train.update import UpdateConfig
 
 _FREE: dict[str, Any] = {"affects_results": False}
+
+
+class LoraConfig(Schema):
+    """Low-rank adapters (arXiv 2106.09685): the model's own weights stay as they are."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32.0, gt=0)
+    """The adapter is added times alpha / rank."""
+    targets: tuple[Literal["q", "k", "v", "o", "gate", "up", "down"], ...] = Field(
+        default=("q", "k", "v", "o", "gate", "up", "down"), min_length=1
+    )
+    """Projections that get an adapter."""
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
 
 
 class TrainMeshConfig(Schema):
@@ -38,6 +54,8 @@ class TrainConfig(LoopConfig):
     """Hugging Face folder of the start. A run remembers what is in it, not where it lies."""
     data: DataConfig
     optimizer: OptimizerConfig = OptimizerConfig()
+    lora: LoraConfig | None = None
+    """Train adapters; null trains all weights."""
     update: UpdateConfig = UpdateConfig()
     mesh: TrainMeshConfig = TrainMeshConfig()
 
@@ -94,6 +112,10 @@ class GrpoConfig(TrainConfig):
             raise ValueError(f"minibatches: {self.minibatches} does not divide prompts: {self.prompts}")
         if self.rollout.samples < 2:
             raise ValueError("rollout.samples: 1 leaves nothing to compare with: a group needs at least 2")
+        if self.reference is not None and self.lora is not None:
+            raise ValueError(
+                "reference cannot be given with lora: KL is measured against the model without its adapter"
+            )
         if self.reference is not None and not self.loss.needs_reference:
             raise ValueError("reference is given, but loss.beta is 0: nothing is measured against it")
         if self.reward.rationale == "graded" and self.reward.asks_rationale and self.judge.kind == "engine":

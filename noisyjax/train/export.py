@@ -1,6 +1,6 @@
 """From a checkpoint back to a Hugging Face model folder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 from noisyjax import models
 from noisyjax.config import RESOLVED_NAME
 from noisyjax.errors import RunError, UsageError, nearest
+from noisyjax.models import lora
 from noisyjax.models.decoder import Decoder, forward
 from noisyjax.models.formats.hf_read import read_json
 from noisyjax.store import open_folder
@@ -46,27 +47,45 @@ def export(
     start = _start_of(run) if model is None else model
     cfg = models.read_config(start)
     kind = _dtype(dtype, start)
-    params = _params(run, found, cfg, kind)
+    params = _params(run, found, cfg, start, kind)
     folder = models.save(params, cfg, out, source=start)
     yield f"step {found} of {run} is in {folder} ({kind})"
     if check:
         yield _check(folder, cfg)
 
 
-def _params(run: str, step: int, cfg: models.ModelConfig, dtype: str) -> dict[str, Any]:
-    template = {path: jax.ShapeDtypeStruct(s.shape, jnp.float32) for path, s in models.param_specs(cfg).items()}
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    template = {path: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for path, x in template.items()}
-    read = read_tree(run, step, {"params": template})["params"]
+def _params(run: str, step: int, cfg: models.ModelConfig, start: Path, dtype: str) -> dict[str, Any]:
+    """The whole model's weights, an adapter merged into the start's."""
+    adapter = _resolved(run).get("lora")
+    if adapter is None:
+        read = read_tree(run, step, {"params": _template(models.param_specs(cfg))})["params"]
+    else:
+        trained = _adapter(run, step, cfg, adapter)
+        read = lora.merge(models.load(start, dtype="float32").params, trained, adapter["alpha"] / adapter["rank"])
     return {path: x.astype(dtype) for path, x in read.items()}
+
+
+def _adapter(run: str, step: int, cfg: models.ModelConfig, config: Mapping[str, Any]) -> dict[str, Any]:
+    template = _template(lora.adapter_specs(cfg, config["rank"], config["targets"]))
+    return read_tree(run, step, {"params": template})["params"]
+
+
+def _template(specs: Mapping[str, models.ParamSpec]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Float32 on this machine's first device."""
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return {path: jax.ShapeDtypeStruct(spec.shape, jnp.float32, sharding=device) for path, spec in specs.items()}
+
+
+def _resolved(run: str) -> Mapping[str, Any]:
+    raw = open_folder(run).read(RESOLVED_NAME)
+    if raw is None:
+        raise UsageError(f"{run} has no {RESOLVED_NAME}: is it a training run?")
+    return yaml.safe_load(raw)
 
 
 def _start_of(run: str) -> Path:
     """The model folder that the run began with, by its resolved config."""
-    raw = open_folder(run).read(RESOLVED_NAME)
-    if raw is None:
-        raise UsageError(f"{run} has no {RESOLVED_NAME}: is it a training run? Name the start with --model")
-    start = Path(yaml.safe_load(raw)["model"])
+    start = Path(_resolved(run)["model"])
     if not (start / "config.json").is_file():
         raise UsageError(f"the start of {run} is no longer in {start}: name its folder with --model")
     return start

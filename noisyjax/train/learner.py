@@ -17,6 +17,7 @@ from noisyjax.chat import ChatTokenizer
 from noisyjax.engine.config import CaptureConfig, LocalConfig, MeshConfig
 from noisyjax.engine.local import LocalEngine
 from noisyjax.errors import UsageError
+from noisyjax.models import lora
 from noisyjax.models.decoder import Decoder
 from noisyjax.train.config import GrpoConfig, TrainConfig, TrainMeshConfig
 from noisyjax.train.metrics import Metrics
@@ -45,8 +46,17 @@ class Learner:
         return tree
 
     def params(self, tree: Any) -> Params:
-        """The policy's weights in a state."""
+        """What a state trains: the policy's weights, or its adapter's."""
         return tree.params
+
+    def engine(self, config: LocalConfig, tree: Any) -> LocalEngine:
+        """An engine of its own with the weights of a state, such as evaluation wants; `refresh` gives it later ones."""
+        dtype = self.updater.config.dtype if config.dtype == "auto" else config.dtype
+        return _engine(config, self.cfg, self.updater.weights(tree), dtype, self.tokenizer)
+
+    def refresh(self, engine: LocalEngine, tree: Any) -> None:
+        """Give an engine the weights of a state."""
+        engine.load_params(self.updater.weights(tree))
 
     def reference_params(self, tree: Any) -> Params:
         """The weights that KL is measured against. UsageError when there are none."""
@@ -58,7 +68,7 @@ class Learner:
         """The sampler with the policy's present weights."""
         if self.sampler is None:
             raise RuntimeError("this learner was opened without a sampler")
-        self.sampler.load_params(self.params(tree))
+        self.refresh(self.sampler, tree)
         return self.sampler
 
     def batches(self, groups: Sequence[Group]) -> list[MicroBatch]:
@@ -87,7 +97,9 @@ def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
     cfg = models.read_config(config.model)
     _check_window(config, cfg)
     mesh, rules = train_mesh(config.mesh), models.PRESETS[rules_name(config.mesh)]
-    first = dict(models.load(config.model, mesh, rules, "float32").params)
+    # What is trained is float32; the base of an adapter is never written to, so it stays in the products' type.
+    first = dict(models.load(config.model, mesh, rules, config.update.dtype if config.lora else "float32").params)
+    frozen, scale = (first, config.lora.scale) if config.lora else (None, 1.0)
     valid_v = np.asarray(tokenizer.decodable_vocab(cfg.vocab_size))
     sampled = isinstance(config, GrpoConfig)
     updater = Updater(
@@ -97,6 +109,8 @@ def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
         config.update,
         temperature=config.rollout.temperature if isinstance(config, GrpoConfig) else 1.0,
         valid_v=valid_v if sampled else None,
+        frozen=frozen,
+        scale=scale,
         mesh=mesh,
         rules=rules,
     )
@@ -104,7 +118,9 @@ def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
     if isinstance(config, GrpoConfig):
         learner.sampler = _sampler(config, cfg, first, tokenizer)
         if config.loss.needs_reference:
-            learner.reference = _reference(config, cfg, first, mesh, rules)
+            learner.reference = {} if config.lora else _reference(config, cfg, first, mesh, rules)
+    if config.lora:
+        learner.first = lora.init_adapters(cfg, config.lora.rank, config.lora.targets, config.seed, mesh, rules)
     return learner
 
 
@@ -140,14 +156,15 @@ def _sampler(config: GrpoConfig, cfg: models.ModelConfig, first: Params, tokeniz
         mesh=MeshConfig(data=config.mesh.data * config.mesh.fsdp, tensor=config.mesh.tensor),
         capture=CaptureConfig(logprobs=True, entropy=config.loss.entropy_share < 1),
     )
-    dtype = config.update.dtype if rollout.dtype == "auto" else rollout.dtype
-    stacked = jax.default_backend() != "cpu"
-    model = _laid_out(cfg, first, dtype, stacked, local.mesh)
-    return LocalEngine(local, model, tokenizer)
+    return _engine(local, cfg, first, config.update.dtype if rollout.dtype == "auto" else rollout.dtype, tokenizer)
 
 
-def _laid_out(cfg: models.ModelConfig, params: Params, dtype: str, stacked: bool, mesh: MeshConfig) -> Decoder:
-    """The decoder that samples, tensor-parallel where the mesh is."""
+def _engine(
+    config: LocalConfig, cfg: models.ModelConfig, params: Params, dtype: str, tokenizer: ChatTokenizer
+) -> LocalEngine:
+    """A local engine on weights that are there already, tensor-parallel where its mesh is."""
+    mesh = config.mesh
+    stacked = config.stacked if config.stacked is not None else jax.default_backend() != "cpu"
     cast: Mapping[str, Any] = {path: x.astype(dtype) for path, x in params.items()}
     if mesh.data * mesh.tensor > 1:
         devices: list[Any] = jax.devices()[: mesh.data * mesh.tensor]
@@ -155,7 +172,7 @@ def _laid_out(cfg: models.ModelConfig, params: Params, dtype: str, stacked: bool
         rules = models.PRESETS["tensor" if mesh.tensor > 1 else "replicated"]
         layout = models.shardings(cfg, where, rules)
         cast = {path: jax.device_put(x, layout[path]) for path, x in cast.items()}
-    return Decoder(cfg, cast, stacked=stacked)
+    return LocalEngine(config, Decoder(cfg, cast, stacked=stacked), tokenizer)
 
 
 def _reference(

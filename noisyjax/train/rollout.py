@@ -31,6 +31,8 @@ class RolloutConfig(Schema):
     """Also the temperature at which the update computes log-probabilities."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Below 1 the ratio of new to old policy is biased: the update's log-probabilities know no truncation."""
+    ignore_eos: bool = False
+    """Always draw `max_tokens`; for measuring speed."""
     slots: int = Field(default=8, ge=1, json_schema_extra=_FREE)
     """Rows that decode at a time."""
     chunk: int = Field(default=32, ge=1, json_schema_extra=_FREE)
@@ -58,7 +60,12 @@ class Sampler:
 
     def __init__(self, engine: Engine, config: RolloutConfig, *, seed: int, step: int) -> None:
         self._engine, self._config, self._seed, self._step = engine, config, seed, step
-        self._how = Sampling(temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens)
+        self._how = Sampling(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            max_tokens=config.max_tokens,
+            ignore_eos=config.ignore_eos,
+        )
         self._times: Counter[str] = Counter()
         self.tokens, self.seconds = 0, 0.0
 
