@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from noisyjax.config import Schema
 from noisyjax.instruct import DataConfig
 from noisyjax.judge import EngineJudgeConfig, RuleJudgeConfig
+from noisyjax.train.adapter import LoraConfig
 from noisyjax.train.advantages import AdvantageConfig
 from noisyjax.train.loop import LoopConfig
 from noisyjax.train.losses import LossConfig
@@ -18,22 +19,6 @@ from noisyjax.train.rollout import RolloutConfig
 from noisyjax.train.update import UpdateConfig
 
 _FREE: dict[str, Any] = {"affects_results": False}
-
-
-class LoraConfig(Schema):
-    """Low-rank adapters (arXiv 2106.09685): the model's own weights stay as they are."""
-
-    rank: int = Field(default=16, ge=1)
-    alpha: float = Field(default=32.0, gt=0)
-    """The adapter is added times alpha / rank."""
-    targets: tuple[Literal["q", "k", "v", "o", "gate", "up", "down"], ...] = Field(
-        default=("q", "k", "v", "o", "gate", "up", "down"), min_length=1
-    )
-    """Projections that get an adapter."""
-
-    @property
-    def scale(self) -> float:
-        return self.alpha / self.rank
 
 
 class TrainMeshConfig(Schema):
