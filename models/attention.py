@@ -110,7 +110,7 @@ def self_attention(
     pos_bt: jax.Array,
     segment_bt: jax.Array,
     window: int | jax.Array | None = None,
-    block: int = 512,
+    block: int | None = None,
     *,
     parent_bt: jax.Array | None = None,
 ) -> jax.Array:
@@ -123,11 +123,12 @@ def self_attention(
         pos_bt: int32 positions; only a window looks at them.
         segment_bt: int32 numbers of the sequences in a row; 0 is padding, which neither sees nor is seen: zeros.
         window: positions back that a query sees, itself included; None for all.
-        block: tokens per block of queries and keys at most.
+        block: tokens per block of queries and keys at most; None picks what suits the hardware.
         parent_bt: int32 the segment that is visible beside a token's own; None for no other.
     """
     t, kv = q_btnh.shape[1], k_btkh.shape[2]
-    count = -(-t // block)
+    # Small blocks stay in a core's cache and leave out more of what nobody sees; a TPU wants large products.
+    count = -(-t // (block or (128 if jax.default_backend() == "cpu" else 512)))
     size = -(-t // count)
 
     def blocks(x: jax.Array) -> jax.Array:  # [B, T, ...] -> [I, B, size, ...]

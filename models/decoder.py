@@ -72,10 +72,10 @@ def _norm(cfg: ModelConfig, scale: jax.Array | None) -> Any:
 def project(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """x [..., I] times w [*O, I] over the last axis of both: [..., *O], plus bias [*O].
 
-    The weight is flattened to two axes first: left to itself XLA's CPU backend transposes a weight of three axes at
-    every call.
+    Both are flattened to two axes first: left to itself XLA's CPU backend transposes a weight of three axes at every
+    call, and takes twice as long for the gradient of an x of three.
     """
-    y = jax.lax.dot_general(x, w.reshape(-1, w.shape[-1]), (((x.ndim - 1,), (1,)), ((), ())))
+    y = jax.lax.dot_general(x.reshape(-1, x.shape[-1]), w.reshape(-1, w.shape[-1]), (((1,), (1,)), ((), ())))
     y = y.reshape(*x.shape[:-1], *w.shape[:-1])
     return y if bias is None else y + bias
 

@@ -41,8 +41,9 @@ class UpdateConfig(Schema):
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations and of the weights that they meet. The master weights and the optimizer are float32 always."""
-    remat: Remat = "none"
-    """What a layer keeps for its backward pass: all; the results of weight products and of attention; its input."""
+    remat: Remat = "dots"
+    """What a layer keeps for its backward pass: all; the results of weight products and of attention; its input.
+    Keeping all is the slowest of them on the CPU, where memory is what limits."""
     row_tokens: int = Field(default=8192, ge=8, json_schema_extra=_FREE)
     """Longest training row. A prompt with one response must fit; with all of them it is stored once."""
     batch_tokens: int = Field(default=32768, ge=8, json_schema_extra=_FREE)

@@ -4,6 +4,7 @@ With plain gradient descent at rate 1 a parameter's change is its gradient.
 """
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,11 @@ import optax
 import pytest
 from jax.sharding import Mesh
 
-from noisyjax.models import PRESETS, init_params, lora, shardings
+from noisyjax.models import PRESETS, init_params, lora, param_specs, shardings
+from noisyjax.train.adapter import LoraConfig
 from noisyjax.train.metrics import Mean, Total, reduce
 from noisyjax.train.optimizer import OptimizerConfig, optimizer
-from noisyjax.train.rows import Group, Response
+from noisyjax.train.rows import Group, Response, Rows
 from noisyjax.train.update import UpdateConfig, Updater
 
 DESCENT = optax.sgd(1.0)
@@ -100,6 +102,25 @@ def test_eight_devices_give_the_update_of_one(setting, reference, axes, rules):
     check(one_update(setting, mesh=mesh, rules=rules), reference)
 
 
+def test_a_vocabulary_cut_over_devices_is_not_gathered(tiny_config):
+    """Its slices are, over fsdp, 512 columns at a time; never the table."""
+    cfg = tiny_config(vocab_size=40_960, d_model=64, tie_embeddings=False)
+    mesh = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
+    layout = shardings(cfg, mesh, PRESETS["fsdp_tensor"])
+    updater = Updater(cfg, DESCENT, loss, UpdateConfig(), mesh=mesh, rules=PRESETS["fsdp_tensor"])
+    params = {
+        path: jax.ShapeDtypeStruct(spec.shape, jnp.float32, sharding=layout[path])
+        for path, spec in param_specs(cfg).items()
+    }
+    ids, numbers = (jax.ShapeDtypeStruct((8, 2048), t, sharding=updater._by_row) for t in (jnp.int32, jnp.float32))
+    rows = Rows(*[ids] * 7, *[numbers] * 3)
+    total = (params, jax.ShapeDtypeStruct((), jnp.float32))
+    text = jax.jit(updater._add).lower(total, params, {}, rows).compile().as_text()
+    gathered = {int(n) for dims in re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", text) for n in dims.split(",")}
+    assert 512 in gathered
+    assert max(gathered) < 40_960 / 2
+
+
 def test_bfloat16_compute_keeps_float32_masters(setting, reference):
     gradient, _ = one_update(setting, dtype="bfloat16")
     for path, exact in reference[0].items():
@@ -149,10 +170,11 @@ def test_supervised_rows_are_learned(setting, adapter):
     ]
     adam = optimizer(OptimizerConfig(learning_rate=2e-2), 40)
     config = UpdateConfig(row_tokens=48, batch_tokens=48)
-    frozen = {"frozen": base, "scale": 2.0} if adapter else {}
+    chosen = LoraConfig(rank=4, alpha=8)
+    frozen = {"frozen": base, "scale": chosen.scale} if adapter else {}
     updater = Updater(cfg, adam, negative, config, **frozen)
     (rows,) = [batch.rows for batch in updater.batches(examples)]
-    state = updater.start(lora.init_adapters(cfg, 4, lora.TARGETS) if adapter else base)
+    state = updater.start(lora.init_adapters(cfg, chosen.rank, chosen.targets) if adapter else base)
     at_first = mean_loss(updater, state.params, rows)
     for _ in range(40):
         state = updater.update(state, [rows]).state
