@@ -160,7 +160,7 @@ def command(modules: Path) -> Callable[..., subprocess.Popen[str]]:
     """`command("train", "grpo", file, ..., KEY=value)`: the command line in a process of its own, output piped."""
 
     def start(*words: str | Path, **environ: str) -> subprocess.Popen[str]:
-        path = os.pathsep.join([str(modules), str(REPO)])
+        path = os.pathsep.join([str(modules), str(Path(__file__).parent), str(REPO)])
         cache = str(REPO / ".pytest_cache" / "programs")
         own = {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": cache, "HF_HUB_OFFLINE": "1"}
         return subprocess.Popen(

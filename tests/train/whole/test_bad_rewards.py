@@ -76,7 +76,7 @@ def test_a_reward_function_that_abstains(grpo):
 
 
 def test_constant_groups_teach_nothing(grpo):
-    """Without weight decay the weights stay as they are: no gradient comes of a group whose rewards are all the same."""
+    """Without weight decay the weights stay as they are: rewards that are all the same have no gradient."""
     config = grpo(reward={"reward_fn": "toy_rewards:constant"}, optimizer={"weight_decay": 0.0})
     done = train_grpo(config)
     lines = finite_lines(config)
@@ -99,7 +99,7 @@ def test_constant_groups_that_are_dropped_are_no_bad_steps(grpo, capfd):
 
 @pytest.fixture
 def wild(grpo, monkeypatch):
-    """`wild(records, **changes)`: a run on r0 r1 | r2 r3 | ... whose rewards of these records make no finite advantage."""
+    """`wild(records, **changes)`: a run on r0 r1 | r2 r3 | ... in which these records' advantages are infinite."""
 
     def make(records, **changes):
         monkeypatch.setattr(sys.modules["toy_rewards"], "WILD", set(records))
@@ -149,5 +149,5 @@ def test_bad_steps_in_a_row_stop_the_run(wild, good):
 def test_weights_that_are_no_numbers(grpo, folder, tmp_path):
     """A broken start: the sampler has nothing to draw from, or the loss is none. A readable end, not a hang."""
     broken = save_broken(folder, tmp_path / "broken")
-    with pytest.raises(RunError, match="no number|finite"):
+    with pytest.raises(RunError, match="in a row had a loss or gradient that is no number"):
         train_grpo(grpo(model=broken, steps=9))
