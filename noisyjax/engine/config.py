@@ -48,6 +48,9 @@ class LocalConfig(Schema):
     """Rows that decode at a time."""
     context: int | None = Field(default=None, ge=2)
     """Longest prompt and completion together, in tokens; null is the model's own limit."""
+    row: int | None = Field(default=None, ge=2, json_schema_extra=_FREE)
+    """Tokens of prompt and completion that each slot has room for from the start. null: what the requests at hand need;
+    longer ones that come later then compile their programs anew."""
     chunk: int = Field(default=32, ge=1, json_schema_extra=_FREE)
     """Decode steps between returns to the host."""
     prefixes: int | None = Field(default=None, ge=1, json_schema_extra=_FREE)

@@ -101,7 +101,8 @@ class LocalEngine:
     def _device_for(self, groups: Sequence[Group]) -> Device:
         """The device state for these requests; kept from the last call when it is large enough."""
         chunk = self.config.chunk
-        need_row = max(len(r.prompt.ids) - g.length + self.budget(r) for g in groups for r in g.requests) + chunk
+        need_row = max(len(r.prompt.ids) - g.length + self.budget(r) for g in groups for r in g.requests)
+        need_row = max(need_row, self.config.row or 0) + chunk
         slots = _even_slots(self.config.slots, self.mesh)
         shape = Shape(
             slots=slots,

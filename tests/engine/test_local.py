@@ -349,3 +349,11 @@ def test_new_weights_are_used_at_once_and_compile_nothing(make_engine, make_mode
         np.testing.assert_array_equal(again[key].ids, done.ids)
         np.testing.assert_array_equal(again[key].logprobs, done.logprobs)
     assert len(engine.stats.compiled) == programs
+
+
+def test_a_reserved_row_takes_later_longer_requests_without_compiling(make_engine, make_request, answers):
+    engine = make_engine(row=700, min_prefix=0)
+    answers(engine, [make_request("short", 300, max_tokens=4), make_request("tiny", 20, max_tokens=4)])
+    programs = len(engine.stats.compiled)
+    answers(engine, [make_request("long", 690, max_tokens=10)])
+    assert len(engine.stats.compiled) == programs
