@@ -72,6 +72,28 @@ def visit(
     return Accumulator(acc.out_bkrh * fade[..., None] + out, top, acc.sum_bkr * fade + weight.sum(-1), mass)
 
 
+def add_sink(acc: Accumulator, sink_n: jax.Array | None, label: int | None = None) -> Accumulator:
+    """Add a key without a value to every query: its logit is its head's, float [N]. None adds nothing.
+
+    label: the column of the mass that it counts for, where mass is collected.
+    """
+    if sink_n is None:
+        return acc
+    sink_kr = _per_row(sink_n, acc.max_bkr)
+    top = jnp.maximum(acc.max_bkr, sink_kr)
+    fade, weight = jnp.exp(acc.max_bkr - top), jnp.exp(sink_kr - top)
+    mass = None
+    if acc.mass_bkrc is not None and label is not None:
+        mass = (acc.mass_bkrc * fade[..., None]).at[..., label].add(weight)
+    return Accumulator(acc.out_bkrh * fade[..., None], top, acc.sum_bkr * fade + weight, mass)
+
+
+def _per_row(sink_n: jax.Array, like_bkr: jax.Array) -> jax.Array:
+    """[N] -> float32 [K, R], one number for every row of `split_heads`."""
+    _, k, r = like_bkr.shape
+    return jnp.repeat(sink_n.astype(jnp.float32).reshape(k, -1), r * k // sink_n.size, axis=1)
+
+
 def finish(acc: Accumulator, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array | None]:
     """Normalise: (out_bkrh in `dtype`, mass_bkrc float32 or None). A row that saw no key gives zeros."""
     scale = jnp.where(acc.sum_bkr > 0, 1.0 / jnp.maximum(acc.sum_bkr, 1e-37), 0.0)[..., None]
@@ -113,6 +135,7 @@ def self_attention(
     block: int | None = None,
     *,
     parent_bt: jax.Array | None = None,
+    sink_n: jax.Array | None = None,
 ) -> jax.Array:
     """Attention of packed rows to themselves, [B, T, N, H]; memory O(T), forwards and backwards.
 
@@ -125,6 +148,7 @@ def self_attention(
         window: positions back that a query sees, itself included; None for all.
         block: tokens per block of queries and keys at most; None picks what suits the hardware.
         parent_bt: int32 the segment that is visible beside a token's own; None for no other.
+        sink_n: a logit per query head that takes part in the softmax without a value; None for none.
     """
     t, kv = q_btnh.shape[1], k_btkh.shape[2]
     # Small blocks stay in a core's cache and leave out more of what nobody sees; a TPU wants large products.
@@ -142,7 +166,7 @@ def self_attention(
         None if window is None else jnp.asarray(window, jnp.int32),
     )
     q = jax.vmap(lambda x: split_heads(x, kv))(blocks(q_btnh))
-    out = _blockwise(q, blocks(k_btkh).swapaxes(2, 3), blocks(v_btkh).swapaxes(2, 3), sight)
+    out = _blockwise(q, blocks(k_btkh).swapaxes(2, 3), blocks(v_btkh).swapaxes(2, 3), sink_n, sight)
     out = jax.vmap(lambda x: join_heads(x, size))(out).swapaxes(0, 1)
     return out.reshape(out.shape[0], count * size, *q_btnh.shape[2:])[:, :t]
 
@@ -193,12 +217,14 @@ def _over(partners_x: jax.Array, body: Callable[[jax.Array, Any], Any], carry: A
 
 
 @jax.custom_vjp
-def _blockwise(q_ibkrh: jax.Array, k_jbksh: jax.Array, v_jbksh: jax.Array, sight: Sight) -> jax.Array:
+def _blockwise(
+    q_ibkrh: jax.Array, k_jbksh: jax.Array, v_jbksh: jax.Array, sink_n: jax.Array | None, sight: Sight
+) -> jax.Array:
     """Attention between blocks, shaped like the queries. Its backward pass keeps one number per query and head."""
-    return _blockwise_forward(q_ibkrh, k_jbksh, v_jbksh, sight)[0]
+    return _blockwise_forward(q_ibkrh, k_jbksh, v_jbksh, sink_n, sight)[0]
 
 
-def _blockwise_forward(q_ibkrh: jax.Array, k_jbksh: jax.Array, v_jbksh: jax.Array, sight: Sight):
+def _blockwise_forward(q_ibkrh, k_jbksh, v_jbksh, sink_n, sight):
     groups = q_ibkrh.shape[3] // k_jbksh.shape[3]
 
     def one(xs: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -206,30 +232,31 @@ def _blockwise_forward(q_ibkrh: jax.Array, k_jbksh: jax.Array, v_jbksh: jax.Arra
         acc = _over(
             partners, lambda j, acc: visit(acc, q, k_jbksh[j], v_jbksh[j], sight.visible(i, j, groups)), start(q)
         )
+        acc = add_sink(acc, sink_n)
         lse = acc.max_bkr + jnp.log(jnp.maximum(acc.sum_bkr, 1e-37))
         return finish(acc, q.dtype)[0], jnp.where(acc.sum_bkr > 0, lse, 0.0)
 
     out, lse = jax.lax.map(one, (jnp.arange(len(q_ibkrh)), q_ibkrh, sight.partners()))
     out, lse = checkpoint_name(out, SAVED), checkpoint_name(lse, SAVED)
-    return out, (q_ibkrh, k_jbksh, v_jbksh, sight, out, lse)
+    return out, (q_ibkrh, k_jbksh, v_jbksh, sink_n, sight, out, lse)
 
 
 def _blockwise_backward(residuals: tuple, dout_ibkrh: jax.Array):
     """Blocks of weights are made again from the kept log-sum-exp (Dao et al. 2022, FlashAttention, algorithm 4)."""
-    q_ibkrh, k_jbksh, v_jbksh, sight, out_ibkrh, lse_ibkr = residuals
+    q_ibkrh, k_jbksh, v_jbksh, sink_n, sight, out_ibkrh, lse_ibkr = residuals
     groups, scale = q_ibkrh.shape[3] // k_jbksh.shape[3], q_ibkrh.shape[-1] ** -0.5
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    delta_ibkr = product("ibkrh,ibkrh->ibkr", dout_ibkrh, out_ibkrh)
 
     def one(dkv: tuple[jax.Array, jax.Array], xs: tuple) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        i, q, out, lse, dout, partners = xs
-        delta = product("bkrh,bkrh->bkr", dout, out)[..., None]
+        i, q, lse, dout, delta, partners = xs
 
         def body(j: jax.Array, carry: tuple) -> tuple:
             dq, dk, dv = carry
             k, v = k_jbksh[j], v_jbksh[j]
             score = product("bkrh,bksh->bkrs", q, k) * scale
             weight = jnp.where(sight.visible(i, j, groups), jnp.exp(score - lse[..., None]), 0.0)
-            dscore = (weight * (product("bkrh,bksh->bkrs", dout, v) - delta) * scale).astype(q.dtype)
+            dscore = (weight * (product("bkrh,bksh->bkrs", dout, v) - delta[..., None]) * scale).astype(q.dtype)
             dv = dv.at[j].add(product("bkrs,bkrh->bksh", weight.astype(v.dtype), dout))
             dk = dk.at[j].add(product("bkrs,bkrh->bksh", dscore, q))
             return dq + product("bkrs,bksh->bkrh", dscore, k), dk, dv
@@ -237,9 +264,14 @@ def _blockwise_backward(residuals: tuple, dout_ibkrh: jax.Array):
         dq, *dkv = _over(partners, body, (jnp.zeros(q.shape, jnp.float32), *dkv))
         return (dkv[0], dkv[1]), dq.astype(q.dtype)
 
-    xs = (jnp.arange(len(q_ibkrh)), q_ibkrh, out_ibkrh, lse_ibkr, dout_ibkrh, sight.partners())
+    xs = (jnp.arange(len(q_ibkrh)), q_ibkrh, lse_ibkr, dout_ibkrh, delta_ibkr, sight.partners())
     (dk, dv), dq = jax.lax.scan(one, (jnp.zeros(k_jbksh.shape, jnp.float32), jnp.zeros(v_jbksh.shape, jnp.float32)), xs)
-    return dq, dk.astype(k_jbksh.dtype), dv.astype(v_jbksh.dtype), None
+    dsink_n = None
+    if sink_n is not None:  # its weight is pulled down by what the others give: the derivative of a softmax
+        pull_ibkr = jnp.exp(_per_row(sink_n, lse_ibkr[0]) - lse_ibkr) * delta_ibkr
+        kv = pull_ibkr.shape[2]
+        dsink_n = -pull_ibkr.sum((0, 1)).reshape(kv, sink_n.size // kv, -1).sum(-1).reshape(-1).astype(sink_n.dtype)
+    return dq, dk.astype(k_jbksh.dtype), dv.astype(v_jbksh.dtype), dsink_n, None
 
 
 _blockwise.defvjp(_blockwise_forward, _blockwise_backward)

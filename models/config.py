@@ -1,18 +1,19 @@
 """What a decoder is made of, as frozen dataclasses. Families map Hugging Face configs onto these (see `families`)."""
 
+import math
 from dataclasses import dataclass
 
 from .errors import UnsupportedConfig
 
-ROPE_KINDS = ("default", "linear", "llama3")
+ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary embedding. `factor`, `low_freq_factor`, `high_freq_factor`, `original_max_positions` belong to the
-    scaled kinds: `linear` divides every frequency by `factor`; `llama3` divides the long wavelengths only
-    (Llama 3 technical report, section 3.4.1; transformers `modeling_rope_utils`)."""
+    """Rotary embedding. All fields but `theta` and `kind` belong to the scaled kinds: `linear` divides every frequency
+    by `factor`; `llama3` divides the long wavelengths only (Llama 3 technical report, section 3.4.1); `yarn` too, and
+    enlarges the rotated vectors (Peng et al. 2023, arXiv 2309.00071; transformers `modeling_rope_utils` for both)."""
 
     theta: float = 10_000.0
     kind: str = "default"
@@ -20,16 +21,57 @@ class RopeConfig:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_positions: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    """yarn: turns within the original length from which a frequency is kept, and up to which it is divided."""
+    truncate: bool = True
+    """yarn: round the bounds of the blend outwards to whole frequencies."""
+    attention_factor: float | None = None
+    """yarn: what sine and cosine are multiplied by; None for the paper's 0.1 ln(factor) + 1."""
+
+    @property
+    def magnitude(self) -> float:
+        """What sine and cosine are multiplied by; 1 for all kinds but yarn."""
+        if self.kind != "yarn":
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
 @dataclass(frozen=True)
 class MoeConfig:
-    """A mixture-of-experts feed-forward: `top_k` of `n_experts`, each of width `d_ff`."""
+    """A mixture-of-experts feed-forward: `top_k` of `n_experts`, each of width `d_ff`.
+
+    norm_topk: the chosen experts' weights sum to one (a softmax over their logits alone); otherwise they are their
+        shares of a softmax over all experts.
+    dense_layers: indices of layers with an ordinary feed-forward instead.
+    bias: router and experts have biases.
+    clamp, alpha: None for SwiGLU; else what gpt-oss's gated unit clamps to, and its alpha (see `moe.gated`).
+    """
 
     n_experts: int
     top_k: int
     d_ff: int
     norm_topk: bool
+    dense_layers: tuple[int, ...] = ()
+    bias: bool = False
+    clamp: float | None = None
+    alpha: float = 1.702
+
+    def problems(self, n_layers: int) -> list[str]:
+        """What cannot be right about it in a model of so many layers."""
+        sizes = {"n_experts": self.n_experts, "top_k": self.top_k, "expert d_ff": self.d_ff}
+        found = [f"{name} is {n!r}, no positive whole number" for name, n in sizes.items() if not _positive(n)]
+        if not found and self.top_k > self.n_experts:
+            found.append(f"{self.top_k} experts per token of only {self.n_experts}")
+        if outside := [i for i in self.dense_layers if not 0 <= i < n_layers]:
+            found.append(f"dense layers {outside} in a model of {n_layers} layers")
+        return found
+
+
+def _positive(n: object) -> bool:
+    return isinstance(n, int) and n > 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +100,10 @@ class ModelConfig:
     qk_norm: bool = False
     windows: tuple[int | None, ...] | None = None
     sinks: bool = False
+    """A logit per query head that takes part in the softmax as a key without a value would (gpt-oss)."""
     moe: MoeConfig | None = None
+    norm_scale_f32: bool = False
+    """Norms multiply by their scale in float32, before the cast back (gpt-oss), not after it."""
     max_positions: int = 32768
     dtype: str = "float32"
 
@@ -75,6 +120,8 @@ class ModelConfig:
             problems.append(f"head_dim {self.head_dim} is odd, so rotary embedding cannot halve it")
         if self.windows is not None and len(self.windows) != self.n_layers:
             problems.append(f"{len(self.windows)} attention windows are given for {self.n_layers} layers")
+        if self.moe is not None:
+            problems += self.moe.problems(self.n_layers)
         if self.dtype not in DTYPES:
             problems.append(f"weights of dtype {self.dtype}; known: {', '.join(DTYPES)}")
         if problems:

@@ -12,21 +12,31 @@ Legend: B batch, T query length, D model, N heads, K kv heads, H head dim, F ffn
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from . import attention, head, lora, rope
+from . import attention, head, lora, moe, rope
 from .config import ModelConfig
+from .params import param_layers
 
 EVERYTHING = 2**30
 """A window that no context fills."""
 
-Attend = Callable[[Any, int | jax.Array | None, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
-"""attend(per_layer, window, q_btnh, k_btkh, v_btkh) -> (out_btnh, anything to collect per layer)."""
+
+class Own(NamedTuple):
+    """What a layer's attention has of its own: a sliding window, or None for all keys; logits of sinks [N], or None."""
+
+    window: int | jax.Array | None
+    sink_n: jax.Array | None
+
+
+Attend = Callable[[Any, Own, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
+"""attend(per_layer, own, q_btnh, k_btkh, v_btkh) -> (out_btnh, anything to collect per layer)."""
 
 
 Remat = Literal["none", "dots", "full"]
@@ -44,7 +54,7 @@ def _remat(layer: Callable, remat: Remat, scanned: bool) -> Callable:
         return layer
     policies = jax.checkpoint_policies
     dots = policies.save_from_both_policies(
-        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(attention.SAVED)
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(attention.SAVED, moe.SAVED)
     )
     return jax.checkpoint(layer, policy=dots if remat == "dots" else None, prevent_cse=not scanned)
 
@@ -54,19 +64,22 @@ def _param(x: jax.Array | None) -> Any:
 
 
 class RMSNorm(nnx.Module):
-    """x / rms(x) * scale. The mean square is float32; the normalised x is cast back before the scale (HF's order)."""
+    """x / rms(x) * scale. The mean square is float32; the normalised x is cast back before the scale (HF's order),
+    or after it with `scale_f32`."""
 
-    def __init__(self, scale: jax.Array, eps: float):
-        self.scale, self.eps = nnx.Param(scale), eps
+    def __init__(self, scale: jax.Array, eps: float, scale_f32: bool = False):
+        self.scale, self.eps, self.scale_f32 = nnx.Param(scale), eps, scale_f32
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x32 = x.astype(jnp.float32)
         y = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + self.eps)
+        if self.scale_f32:
+            return (self.scale[...].astype(jnp.float32) * y).astype(x.dtype)
         return self.scale[...] * y.astype(x.dtype)
 
 
 def _norm(cfg: ModelConfig, scale: jax.Array | None) -> Any:
-    return None if scale is None else RMSNorm(scale, cfg.norm_eps)
+    return None if scale is None else RMSNorm(scale, cfg.norm_eps, cfg.norm_scale_f32)
 
 
 def project(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> jax.Array:
@@ -127,6 +140,7 @@ class Attention(nnx.Module):
         self.qkv_in = _linears(weight, ("attn.q_nhd", "attn.k_khd", "attn.v_khd"), joined)
         self.out = _linear(weight, "attn.o_dnh")
         self.q_norm, self.k_norm = (_norm(cfg, weight(f"attn.{x}_norm.scale_h")) for x in "qk")
+        self.sink = _param(weight("attn.sink_n"))
         self.heads = (cfg.n_heads, cfg.n_kv_heads)
 
     def qkv(self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -155,19 +169,43 @@ class MLP(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x))."""
+    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)), where mlp may be a mixture of experts."""
 
     def __init__(self, cfg: ModelConfig, weight: Weight, joined: bool):
         self.attn_norm, self.mlp_norm = (_norm(cfg, weight(f"{x}_norm.scale_d")) for x in ("attn", "mlp"))
         self.attn = Attention(cfg, weight, joined)
-        self.mlp = MLP(weight, joined)
+        experts = None if cfg.moe is None or weight("moe.router_ed") is None else cfg.moe
+        self.mlp = MLP(weight, joined) if experts is None else moe.MoE(experts, weight)
 
     def __call__(
         self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend, per_layer: Any, window: Any
     ) -> tuple[jax.Array, Any]:
-        o_btnh, collected = attend(per_layer, window, *self.attn.qkv(self.attn_norm(x_btd), cos, sin))
+        own = Own(window, None if self.attn.sink is None else self.attn.sink[...])
+        o_btnh, collected = attend(per_layer, own, *self.attn.qkv(self.attn_norm(x_btd), cos, sin))
         x_btd = x_btd + self.attn.out(o_btnh)
         return x_btd + self.mlp(self.mlp_norm(x_btd)), collected
+
+
+def _runs(cfg: ModelConfig) -> list[range]:
+    """The layers, cut where dense ones meet ones with experts."""
+    dense = [cfg.moe is None or i in cfg.moe.dense_layers for i in range(cfg.n_layers)]
+    cuts = [0, *(i for i in range(1, cfg.n_layers) if dense[i] != dense[i - 1]), cfg.n_layers]
+    return [range(*pair) for pair in itertools.pairwise(cuts)]
+
+
+def _scan_alike(
+    run: Callable, layers: Layer, x: jax.Array, per_layer: Any, windows: tuple, remat: Remat
+) -> tuple[jax.Array, Any]:
+    """Run a stack of layers, one after the other: (x, what they collected, stacked)."""
+    graph, state = nnx.split(layers)
+    alike = len(set(windows)) == 1
+    # Layers of one scan share their code: where windows differ they are numbers, and no window is a very wide one.
+    window_l = None if alike else jnp.asarray([EVERYTHING if w is None else w for w in windows], jnp.int32)
+
+    def body(x: jax.Array, xs: tuple) -> tuple[jax.Array, Any]:
+        return run(nnx.merge(graph, xs[0]), x, xs[1], windows[0] if alike else xs[2])
+
+    return jax.lax.scan(_remat(body, remat, scanned=True), x, (state, per_layer, window_l))
 
 
 class Table(nnx.Module):
@@ -183,22 +221,29 @@ class Decoder(nnx.Module):
     Stacked layers may have adapters among their parameters (`lora.adapter_specs`).
 
     stacked: keep the layers stacked and scan them; otherwise a list of layers, their input products joined, and a loop.
+        Where dense layers stand among those with experts, each run of like layers is a stack of its own.
     """
 
     def __init__(self, cfg: ModelConfig, params: Mapping[str, jax.Array], *, stacked: bool = True):
         self.cfg, self.stacked = cfg, stacked
         self.embed = Table(params["embed.w_vd"])
-        self.final_norm = RMSNorm(params["final_norm.scale_d"], cfg.norm_eps)
+        self.final_norm = _norm(cfg, params["final_norm.scale_d"])
         self.head = Table(params["head.w_vd"]) if "head.w_vd" in params else None
 
-        def layer(index: int | None) -> Layer:
+        def layer(run: range) -> Layer:
             def weight(name: str) -> jax.Array | None:
-                w = params.get(f"layers.{name}")
-                return w if w is None or index is None else w[index]
+                path = f"layers.{name}"
+                own = [at for at, i in enumerate(param_layers(cfg, path)) if i in run]
+                w = params.get(path) if own else None
+                if w is None or not stacked:
+                    return w if w is None else w[own[0]]
+                return w if len(own) == len(w) else w[own[0] : own[-1] + 1]
 
-            return Layer(cfg, weight, joined=index is not None)
+            return Layer(cfg, weight, joined=not stacked)
 
-        self.layers = layer(None) if stacked else nnx.List([layer(i) for i in range(cfg.n_layers)])
+        self.runs = tuple(_runs(cfg) if stacked else [range(i, i + 1) for i in range(cfg.n_layers)])
+        layers = [layer(run) for run in self.runs]
+        self.layers: Any = layers[0] if stacked and len(layers) == 1 else nnx.List(layers)
 
     def embed_tokens(self, ids_bt: jax.Array) -> jax.Array:
         return self.embed.w_vd[...][ids_bt]
@@ -219,13 +264,14 @@ class Decoder(nnx.Module):
         layers are stacked, else lists of L pytrees. `remat`: what of a layer its backward pass finds kept.
         `place` lays x_btd out over devices, before every layer.
         """
-        cos, sin = rope.rotation(rope.inverse_frequencies(self.cfg.rope, self.cfg.head_dim), pos_bt, x_btd.dtype)
+        inv_f = rope.inverse_frequencies(self.cfg.rope, self.cfg.head_dim)
+        cos, sin = rope.rotation(inv_f, pos_bt, x_btd.dtype, self.cfg.rope.magnitude)
         windows = self.cfg.windows or (None,) * self.cfg.n_layers
 
         def run(layer: Layer, x: jax.Array, mine: Any, window: Any) -> tuple[jax.Array, Any]:
             return layer(x if place is None else place(x), cos, sin, attend, mine, window)
 
-        if isinstance(self.layers, Layer):
+        if self.stacked:
             x_btd, collected = self._scan(run, x_btd, per_layer, windows, remat)
         else:
             collected = []
@@ -237,15 +283,15 @@ class Decoder(nnx.Module):
         return self.final_norm(x_btd), collected
 
     def _scan(self, run: Callable, x: jax.Array, per_layer: Any, windows: tuple, remat: Remat) -> tuple[jax.Array, Any]:
-        graph, state = nnx.split(self.layers)
-        alike = len(set(windows)) == 1
-        # Layers of one scan share their code: where windows differ they are numbers, and no window is a very wide one.
-        window_l = None if alike else jnp.asarray([EVERYTHING if w is None else w for w in windows], jnp.int32)
-
-        def body(x: jax.Array, xs: tuple) -> tuple[jax.Array, Any]:
-            return run(nnx.merge(graph, xs[0]), x, xs[1], windows[0] if alike else xs[2])
-
-        return jax.lax.scan(_remat(body, remat, scanned=True), x, (state, per_layer, window_l))
+        if isinstance(self.layers, Layer):
+            return _scan_alike(run, self.layers, x, per_layer, windows, remat)
+        collected = []
+        for layers, part in zip(self.layers, self.runs, strict=True):
+            within = slice(part.start, part.stop)
+            mine = jax.tree.map(lambda leaf, within=within: leaf[within], per_layer)
+            x, got = _scan_alike(run, layers, x, mine, windows[within], remat)
+            collected.append(got)
+        return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), *collected)
 
     @property
     def table(self) -> jax.Array:
@@ -274,8 +320,11 @@ class Decoder(nnx.Module):
         pos_bt = jnp.broadcast_to(jnp.arange(t), (b, t)) if pos_bt is None else pos_bt
         segment_bt = jnp.ones((b, t), jnp.int32) if segment_bt is None else segment_bt
 
-        def attend(_, window, q, k, v):
-            return attention.self_attention(q, k, v, pos_bt, segment_bt, window, parent_bt=parent_bt), None
+        def attend(_, own, q, k, v):
+            made = attention.self_attention(
+                q, k, v, pos_bt, segment_bt, own.window, parent_bt=parent_bt, sink_n=own.sink_n
+            )
+            return made, None
 
         return self.run_layers(self.embed_tokens(ids_bt), pos_bt, attend, remat=remat, place=place)[0]
 

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .config import ModelConfig
-from .params import ParamSpec, param_specs
+from .params import ParamSpec, param_layers, param_specs
 from .sharding import PRESETS, ShardingRules, build, shardings
 
 
@@ -41,7 +41,7 @@ def init_params(
             if not spec.stacked:
                 buffer[...] = draw(path, 0, spec)[index]
                 return
-            for i, layer in enumerate(range(spec.shape[0])[index[0]]):
+            for i, layer in enumerate(param_layers(cfg, path)[index[0]]):
                 buffer[i] = draw(path, layer, spec)[index[1:]]
 
         params[path] = build(spec.shape, np.dtype(dtype or cfg.dtype), layout.get(path), fill)

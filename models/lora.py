@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from .config import ModelConfig
+from .errors import UnsupportedConfig
 from .init import normal
 from .params import AXES, ParamSpec, param_specs
 from .sharding import PRESETS, ShardingRules, build, partition_spec
@@ -47,8 +48,16 @@ def adapter_paths(path: str) -> tuple[str, str]:
 
 
 def adapter_specs(cfg: ModelConfig, rank: int, targets: Iterable[str]) -> dict[str, ParamSpec]:
-    """Path -> ParamSpec of the adapters of `targets`, names from `TARGETS`."""
-    whole = param_specs(cfg)
+    """Path -> ParamSpec of the adapters of `targets`, names from `TARGETS`.
+
+    Raises UnsupportedConfig for a projection that the model has not: experts get no adapters.
+    """
+    targets, whole = tuple(targets), param_specs(cfg)
+    if absent := [target for target in targets if TARGETS[target] not in whole]:
+        there = [target for target, path in TARGETS.items() if path in whole]
+        raise UnsupportedConfig(
+            f"this {cfg.family} model has no projection {', '.join(absent)} for an adapter; it has {', '.join(there)}"
+        )
     specs = {}
     for target in targets:
         path = TARGETS[target]

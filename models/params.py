@@ -5,7 +5,7 @@ underscore name its dimensions, and a path under `layers.` has the layer dimensi
 `layers.attn.q_nhd` is [L, N, H, D]. Projections keep the [out, in] orientation of Hugging Face files.
 
 Legend: L layers, V vocabulary, D model, N query heads, K key-value heads, H head dim, F feed-forward,
-R rank of an adapter.
+E experts, R rank of an adapter.
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ AXES = {
     "k": "kv_heads",
     "h": "head_dim",
     "f": "ffn",
+    "e": "experts",
     "r": "rank",
 }
 """Dimension letter -> logical axis name."""
@@ -60,13 +61,34 @@ class ParamSpec:
         return self.shape[self.stacked :]
 
 
+DENSE, EXPERTS = "layers.mlp.", "layers.moe."
+"""How the paths of the two kinds of feed-forward begin: a layer has one of them."""
+
+
+def param_layers(cfg: ModelConfig, path: str) -> range | tuple[int, ...]:
+    """The layers that have the parameter at `path` (or its adapter), in the order in which they are stacked."""
+    dense = () if cfg.moe is None else cfg.moe.dense_layers
+    if path.startswith(EXPERTS):
+        return tuple(i for i in range(cfg.n_layers) if i not in dense)
+    if path.startswith(DENSE) and cfg.moe is not None:
+        return tuple(sorted(set(dense)))
+    return range(cfg.n_layers)
+
+
 def param_paths(cfg: ModelConfig) -> list[str]:
     """The dotted paths of a model's parameters, in the order in which a forward pass meets them."""
     optional = [
         (cfg.qkv_bias, ["layers.attn.q_bias_nh", "layers.attn.k_bias_kh", "layers.attn.v_bias_kh"]),
         (cfg.o_bias, ["layers.attn.o_bias_d"]),
         (cfg.qk_norm, ["layers.attn.q_norm.scale_h", "layers.attn.k_norm.scale_h"]),
+        (cfg.sinks, ["layers.attn.sink_n"]),
     ]
+    dense = ["layers.mlp.gate_fd", "layers.mlp.up_fd", "layers.mlp.down_df"]
+    dense += ["layers.mlp.gate_bias_f", "layers.mlp.up_bias_f", "layers.mlp.down_bias_d"] if cfg.mlp_bias else []
+    experts = ["layers.moe.router_ed", "layers.moe.gate_efd", "layers.moe.up_efd", "layers.moe.down_edf"]
+    if cfg.moe is not None and cfg.moe.bias:
+        experts += ["layers.moe.router_bias_e", "layers.moe.gate_bias_ef", "layers.moe.up_bias_ef"]
+        experts += ["layers.moe.down_bias_ed"]
     return [
         "embed.w_vd",
         "layers.attn_norm.scale_d",
@@ -76,10 +98,7 @@ def param_paths(cfg: ModelConfig) -> list[str]:
         "layers.attn.o_dnh",
         *(path for present, paths in optional if present for path in paths),
         "layers.mlp_norm.scale_d",
-        "layers.mlp.gate_fd",
-        "layers.mlp.up_fd",
-        "layers.mlp.down_df",
-        *(["layers.mlp.gate_bias_f", "layers.mlp.up_bias_f", "layers.mlp.down_bias_d"] if cfg.mlp_bias else []),
+        *(path for path in (*dense, *experts) if param_layers(cfg, path) and (cfg.moe or path.startswith(DENSE))),
         "final_norm.scale_d",
         *([] if cfg.tie_embeddings else ["head.w_vd"]),
     ]
@@ -92,7 +111,6 @@ def param_specs(cfg: ModelConfig) -> dict[str, ParamSpec]:
     ParamSpec(shape=(2, 4, 8, 16), axes=('layers', 'heads', 'head_dim', 'embed'))
     """
     sizes = {
-        "l": cfg.n_layers,
         "v": cfg.vocab_size,
         "d": cfg.d_model,
         "n": cfg.n_heads,
@@ -103,5 +121,8 @@ def param_specs(cfg: ModelConfig) -> dict[str, ParamSpec]:
     specs = {}
     for path in param_paths(cfg):
         letters = ("l" if path.startswith("layers.") else "") + path.rsplit("_", 1)[1]
-        specs[path] = ParamSpec(tuple(sizes[c] for c in letters), tuple(AXES[c] for c in letters))
+        own = {"l": len(param_layers(cfg, path))}
+        if cfg.moe is not None and path.startswith(EXPERTS):
+            own |= {"e": cfg.moe.n_experts, "f": cfg.moe.d_ff}
+        specs[path] = ParamSpec(tuple((sizes | own)[c] for c in letters), tuple(AXES[c] for c in letters))
     return specs

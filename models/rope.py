@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .config import RopeConfig
+from .config import ROPE_KINDS, RopeConfig
 from .errors import ModelError
 
 
@@ -17,7 +17,8 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
     """Inverse frequencies, float32 [H/2].
 
     `default` is theta^(-2i/H); `linear` divides all by the factor; `llama3` keeps wavelengths shorter than
-    original/high_freq_factor, divides those longer than original/low_freq_factor, and blends between (Llama 3.1).
+    original/high_freq_factor, divides those longer than original/low_freq_factor, and blends between (Llama 3.1);
+    `yarn` blends over the index of the frequency, between the bounds that beta_fast and beta_slow give.
 
     Raises ModelError for a kind that is not implemented.
     """
@@ -25,7 +26,8 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
     # difference here moves the logits by 1e-4.
     one = np.float32(1)
     exponent_f = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    inv_f = one / (np.float64(rope.theta) ** exponent_f.astype(np.float64)).astype(np.float32)
+    power_f = (np.float64(rope.theta) ** exponent_f.astype(np.float64)).astype(np.float32)
+    inv_f = one / power_f
     factor = np.float32(rope.factor)
     if rope.kind == "default":
         return inv_f
@@ -37,16 +39,37 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
         keep_f = np.clip((np.float32(rope.original_max_positions) / wavelength_f - low) / (high - low), 0, 1)
         blended_f = (one - keep_f) * inv_f / factor + keep_f * inv_f
         return np.where(keep_f >= 1, inv_f, np.where(keep_f <= 0, inv_f / factor, blended_f)).astype(np.float32)
-    raise ModelError(f"rope scaling {rope.kind!r} is not implemented; known: default, linear, llama3")
+    if rope.kind == "yarn":
+        kept, divided = _yarn_bounds(rope, head_dim)
+        index_f = np.arange(head_dim // 2, dtype=np.float32)
+        keep_f = one - np.clip((index_f - np.float32(kept)) / np.float32(divided - kept), 0, 1)
+        return one / (factor * power_f) * (one - keep_f) + inv_f * keep_f
+    raise ModelError(f"rope scaling {rope.kind!r} is not implemented; known: {', '.join(ROPE_KINDS)}")
 
 
-def rotation(inv_f: np.ndarray, pos_bt: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+def _yarn_bounds(rope: RopeConfig, head_dim: int) -> tuple[float, float]:
+    """Indices of the last frequency kept and of the first one divided, fractions of an index unless truncated."""
+
+    def index(turns: float) -> float:
+        return head_dim * math.log(rope.original_max_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = index(rope.beta_fast), index(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    return low, high if high != low else high + 0.001  # as upstream: a step instead of a division by zero
+
+
+def rotation(
+    inv_f: np.ndarray, pos_bt: jax.Array, dtype: jnp.dtype, magnitude: float = 1.0
+) -> tuple[jax.Array, jax.Array]:
     """cos and sin for `rotate`, each [B, T, 1, H] in `dtype`: both halves of the head, the sine's first one negated.
 
     Angles are made in float32 whatever the activations' type: bfloat16 cannot tell position 256 from 257.
+    magnitude: `RopeConfig.magnitude`, which both are multiplied by.
     """
     angle_btf = pos_bt.astype(jnp.float32)[..., None] * jnp.asarray(inv_f)
-    cos, sin = jnp.cos(angle_btf), jnp.sin(angle_btf)
+    cos, sin = jnp.cos(angle_btf) * magnitude, jnp.sin(angle_btf) * magnitude
     cos_bt1h, sin_bt1h = jnp.concatenate([cos, cos], -1), jnp.concatenate([-sin, sin], -1)
     return cos_bt1h[:, :, None].astype(dtype), sin_bt1h[:, :, None].astype(dtype)
 

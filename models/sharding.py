@@ -32,6 +32,7 @@ class ShardingRules:
     heads: str | None = None
     kv_heads: str | None = None
     ffn: str | None = None
+    experts: str | None = None
     layers: str | None = None
     batch: tuple[str, ...] = ("data", "fsdp")
     """For activations: the mesh axes a batch is cut along, those of them that the mesh has."""

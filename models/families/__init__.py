@@ -1,18 +1,21 @@
 """The registry of model families. A new one is a file with a `FAMILY` and a line here."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..config import ModelConfig
 from ..errors import UnknownArchitecture, UnsupportedConfig
-from ..params import param_specs
-from . import llama, qwen2, qwen3
+from ..params import param_layers, param_specs
+from . import gpt_oss, llama, qwen2, qwen3, qwen3_moe
 from .dense import Family
+from .forms import Form
 
-FAMILIES: Mapping[str, Family] = {f.model_type: f for f in (qwen3.FAMILY, qwen2.FAMILY, llama.FAMILY)}
+FAMILIES: Mapping[str, Family] = {
+    module.FAMILY.model_type: module.FAMILY for module in (qwen3, qwen3_moe, qwen2, llama, gpt_oss)
+}
 """model_type -> Family"""
 
-__all__ = ["FAMILIES", "Family", "config_from_hf", "config_to_hf", "file_names", "file_shapes"]
+__all__ = ["FAMILIES", "Family", "config_from_hf", "config_to_hf", "file_forms", "file_names", "file_shapes"]
 
 
 def family_named(model_type: str) -> Family:
@@ -46,16 +49,37 @@ def config_to_hf(cfg: ModelConfig, extras: Mapping[str, Any] | None = None) -> d
     return {**family_named(cfg.family).to_hf(cfg), **(extras or {})}
 
 
+def file_forms(cfg: ModelConfig, found: Collection[str] = ()) -> dict[str, Form]:
+    """Parameter path -> how it lies in a file: as the family writes it, or as the file with tensors `found` has it."""
+    family, specs = family_named(cfg.family), param_specs(cfg)
+    forms = {path: _form(family.names[path]) for path in specs}
+    for other in family.also_read:
+        mine = {path: form for path, form in other.items() if path in specs}
+        if any(name in found for path in mine for name in _names(cfg, path, mine[path])):
+            return forms | mine
+    return forms
+
+
+def _form(entry: str | Form) -> Form:
+    return entry if isinstance(entry, Form) else Form(entry)
+
+
+def _names(cfg: ModelConfig, path: str, form: Form) -> list[str]:
+    spec = param_specs(cfg)[path]
+    layers = param_layers(cfg, path) if spec.stacked else (0,)
+    return [name for layer in layers for name in form.names(spec, layer)]
+
+
 def file_names(cfg: ModelConfig) -> dict[str, list[str]]:
-    """Parameter path -> the names of its tensors in a file, one per layer for a stacked parameter, else one."""
-    names = family_named(cfg.family).names
-    return {
-        path: [names[path].format(i=i) for i in range(cfg.n_layers)] if spec.stacked else [names[path]]
-        for path, spec in param_specs(cfg).items()
-    }
+    """Parameter path -> the names of its tensors in a file, layer by layer for a stacked parameter."""
+    return {path: _names(cfg, path, form) for path, form in file_forms(cfg).items()}
 
 
-def file_shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Tensor name in a file -> its shape there, for every tensor of `cfg`."""
+def file_shapes(cfg: ModelConfig, found: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
+    """Tensor name in a file -> its shape there, for every tensor of `cfg`; `found` as in `file_forms`."""
     specs = param_specs(cfg)
-    return {name: specs[path].file_shape for path, names in file_names(cfg).items() for name in names}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path, form in file_forms(cfg, found).items():
+        for layer in param_layers(cfg, path) if specs[path].stacked else (0,):
+            shapes |= form.shapes(specs[path], layer)
+    return shapes

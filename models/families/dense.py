@@ -1,11 +1,13 @@
 """What the dense families share: the common keys of a Hugging Face config, and the common tensor names."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import DTYPES, ROPE_KINDS, ModelConfig, RopeConfig
 from ..errors import UnknownArchitecture, UnsupportedConfig
+from .forms import Form
 
 Json = Mapping[str, Any]
 
@@ -14,15 +16,19 @@ Json = Mapping[str, Any]
 class Family:
     """One architecture: its config mapping and its tensor names, both ways.
 
-    names: parameter path -> tensor name in a file; `{i}` stands for the layer. Optional parameters (biases, q/k norms,
-    head) are in the table too; `params.param_specs` says which of them a given config has.
+    names: parameter path -> tensor name in a file, or its form; `{i}` stands for the layer. Optional parameters
+    (biases, q/k norms, head) are in the table too; `params.param_specs` says which of them a given config has.
+    also_read: tables that take the place of entries of `names` in files that have such tensors; never written.
+    quantised: values of `quantization_config.quant_method` that `also_read` can read.
     """
 
     model_type: str
     architecture: str
     from_hf: Callable[[Json], ModelConfig]
     to_hf: Callable[[ModelConfig], dict[str, Any]]
-    names: Mapping[str, str]
+    names: Mapping[str, str | Form]
+    also_read: tuple[Mapping[str, Form], ...] = ()
+    quantised: tuple[str, ...] = ()
 
 
 NAMES = {
@@ -55,7 +61,7 @@ def require(hf: Json, key: str) -> Any:
 
 
 def common_fields(hf: Json) -> dict[str, Any]:
-    """The ModelConfig fields that every dense family reads the same way.
+    """The ModelConfig fields that every family reads the same way.
 
     `head_dim` defaults to hidden_size // heads and `num_key_value_heads` to the heads, as the upstream classes do.
     """
@@ -106,7 +112,7 @@ def rope_from_hf(hf: Json) -> RopeConfig:
         raise UnknownArchitecture(str(kind), ROPE_KINDS, "rope type")
     if kind == "default":
         return RopeConfig(theta=theta)
-    needs = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}[kind]
+    needs = ("factor", "low_freq_factor", "high_freq_factor") if kind == "llama3" else ("factor",)
     if missing := [key for key in needs if given.get(key) is None]:
         raise UnsupportedConfig(f"rope type {kind} lacks {', '.join(missing)}")
     scaled = RopeConfig(theta, kind, float(given["factor"]))
@@ -114,9 +120,26 @@ def rope_from_hf(hf: Json) -> RopeConfig:
         return scaled
     original = given.get("original_max_position_embeddings") or hf.get("original_max_position_embeddings")
     if original is None:
-        raise UnsupportedConfig("rope type llama3 lacks original_max_position_embeddings")
+        raise UnsupportedConfig(f"rope type {kind} lacks original_max_position_embeddings")
+    if kind == "yarn":
+        return _yarn_from_hf(given, replace(scaled, original_max_positions=int(original)))
     low, high = float(given["low_freq_factor"]), float(given["high_freq_factor"])
     return RopeConfig(theta, kind, scaled.factor, low, high, int(original))
+
+
+def _yarn_from_hf(given: Json, rope: RopeConfig) -> RopeConfig:
+    """yarn's own keys. `mscale` with `mscale_all_dim` is DeepSeek's way to give the attention factor."""
+    attention_factor = given.get("attention_factor")
+    if attention_factor is None and given.get("mscale") and given.get("mscale_all_dim"):
+        above, below = (0.1 * float(given[key]) * math.log(rope.factor) + 1.0 for key in ("mscale", "mscale_all_dim"))
+        attention_factor = above / below if rope.factor > 1 else 1.0
+    return replace(
+        rope,
+        beta_fast=float(given.get("beta_fast") or 32),
+        beta_slow=float(given.get("beta_slow") or 1),
+        truncate=bool(given.get("truncate", True)),
+        attention_factor=None if attention_factor is None else float(attention_factor),
+    )
 
 
 def rope_to_hf(rope: RopeConfig) -> dict[str, Any]:
@@ -129,6 +152,14 @@ def rope_to_hf(rope: RopeConfig) -> dict[str, Any]:
             "low_freq_factor": rope.low_freq_factor,
             "high_freq_factor": rope.high_freq_factor,
             "original_max_position_embeddings": rope.original_max_positions,
+        }
+    if rope.kind == "yarn":
+        scaling |= {
+            "original_max_position_embeddings": rope.original_max_positions,
+            "beta_fast": rope.beta_fast,
+            "beta_slow": rope.beta_slow,
+            "truncate": rope.truncate,
+            **({} if rope.attention_factor is None else {"attention_factor": rope.attention_factor}),
         }
     return {"rope_theta": rope.theta, "rope_scaling": scaling}
 

@@ -19,7 +19,7 @@ def from_hf(hf: Json) -> ModelConfig:
 
 
 def to_hf(cfg: ModelConfig) -> dict[str, Any]:
-    refuse(cfg, qk_norm=False, o_bias=cfg.qkv_bias, windows=None, sinks=False, moe=None)
+    refuse(cfg, qk_norm=False, o_bias=cfg.qkv_bias, windows=None, sinks=False, moe=None, norm_scale_f32=False)
     biases = {"attention_bias": cfg.qkv_bias, "mlp_bias": cfg.mlp_bias}
     return {**common_to_hf(cfg, FAMILY.architecture), **biases}
 

@@ -21,7 +21,7 @@ def from_hf(hf: Json) -> ModelConfig:
 
 
 def to_hf(cfg: ModelConfig) -> dict[str, Any]:
-    refuse(cfg, qkv_bias=True, o_bias=False, mlp_bias=False, qk_norm=False, sinks=False, moe=None)
+    refuse(cfg, qkv_bias=True, o_bias=False, mlp_bias=False, qk_norm=False, sinks=False, moe=None, norm_scale_f32=False)
     return {**common_to_hf(cfg, FAMILY.architecture), **windows_to_hf(cfg)}
 
 

@@ -30,7 +30,7 @@ def from_hf(hf: Json) -> ModelConfig:
 
 
 def to_hf(cfg: ModelConfig) -> dict[str, Any]:
-    refuse(cfg, qk_norm=True, o_bias=cfg.qkv_bias, mlp_bias=False, sinks=False, moe=None)
+    refuse(cfg, qk_norm=True, o_bias=cfg.qkv_bias, mlp_bias=False, sinks=False, moe=None, norm_scale_f32=False)
     return {**common_to_hf(cfg, FAMILY.architecture), "attention_bias": cfg.qkv_bias, **windows_to_hf(cfg)}
 
 

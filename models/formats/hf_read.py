@@ -1,7 +1,7 @@
 """A Hugging Face model folder -> arrays on a mesh, streamed: one shard of one parameter is on the host at a time."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 
 from ..config import DTYPES, ModelConfig
 from ..errors import CheckpointMismatch, Mismatch, ModelError, Shape, UnsupportedConfig
-from ..families import config_from_hf, file_names, file_shapes
-from ..params import ParamSpec, param_specs
+from ..families import FAMILIES, config_from_hf, file_forms, file_shapes
+from ..families.forms import Form
+from ..params import ParamSpec, param_layers, param_specs
 from ..sharding import PRESETS, ShardingRules, build, shardings
 
 FILE_DTYPES = {"F32": np.dtype(np.float32), "BF16": np.dtype(ml_dtypes.bfloat16), "F16": np.dtype(np.float16)}
@@ -38,7 +39,9 @@ def read_config(folder: str | Path) -> ModelConfig:
     """The ModelConfig of a model folder. Raises ModelError when there is no readable config.json or it is unusable."""
     path = Path(folder) / "config.json"
     hf = read_json(path)
-    if method := (hf.get("quantization_config") or {}).get("quant_method"):
+    method = (hf.get("quantization_config") or {}).get("quant_method")
+    family = FAMILIES.get(str(hf.get("model_type")))
+    if method and method not in (family.quantised if family is not None else ()):
         raise UnsupportedConfig(f"{path}: weights quantised by '{method}' are not read; use the unquantised model")
     return config_from_hf(hf)
 
@@ -75,9 +78,9 @@ def load(
     with ExitStack() as stack:
         files = TensorFiles(Path(folder), stack)
         files.check(cfg)
-        names = file_names(cfg)
+        forms = file_forms(cfg, files.shapes())
         params = {
-            path: _read_param(files, spec, names[path], layout.get(path), dtype)
+            path: _read_param(files, forms[path], spec, param_layers(cfg, path), layout.get(path), dtype)
             for path, spec in param_specs(cfg).items()
         }
     return LoadedModel(replace(cfg, dtype=params["embed.w_vd"].dtype.name), params)
@@ -115,7 +118,7 @@ class TensorFiles:
         """Raise CheckpointMismatch unless these are the tensors of `cfg`; constants, and a head that equals the
         embedding it is tied to, may be there as well."""
         found = {n: s for n, s in self.shapes().items() if not n.endswith(BUFFERS)}
-        mismatch = Mismatch.between(found, file_shapes(cfg))
+        mismatch = Mismatch.between(found, file_shapes(cfg, found))
         if cfg.tie_embeddings and HEAD in found:
             unexpected = tuple(name for name in mismatch.unexpected if name != HEAD)
             same = found.get(EMBEDDING) == found[HEAD] and self._equal(EMBEDDING, HEAD)
@@ -154,25 +157,22 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _read_param(
     files: TensorFiles,
+    form: Form,
     spec: ParamSpec,
-    names: list[str],
+    layers: Sequence[int],
     sharding: jax.sharding.Sharding | None,
     dtype: str | None,
 ) -> jax.Array:
-    """Assemble one parameter from its tensors (one per layer when stacked), shard by shard."""
-    stored = np.result_type(*{files.dtype(name) for name in names})
+    """Assemble one parameter from its tensors (those of `layers` when stacked), shard by shard."""
+    names = [name for layer in (layers if spec.stacked else (0,)) for name in form.names(spec, layer)]
+    # Packed numbers are exact in bfloat16, whatever bytes hold them.
+    stored = np.dtype(ml_dtypes.bfloat16) if form.packed else np.result_type(*{files.dtype(name) for name in names})
 
     def fill(buffer: np.ndarray, index: tuple[slice, ...]) -> None:
         if not spec.stacked:
-            buffer[...] = _read_slice(files, names[0], spec, index)
+            buffer[...] = form.read(files.read, spec, 0, index)
             return
-        for i, name in enumerate(names[index[0]]):
-            buffer[i] = _read_slice(files, name, spec, index[1:])
+        for i, layer in enumerate(layers[index[0]]):
+            buffer[i] = form.read(files.read, spec, layer, index[1:])
 
     return build(spec.shape, np.dtype(dtype) if dtype else stored, sharding, fill)
-
-
-def _read_slice(files: TensorFiles, name: str, spec: ParamSpec, index: tuple[slice, ...]) -> np.ndarray:
-    """`index` of one layer's parameter; nothing else of its tensor is read."""
-    part = files.read(name, spec.file_index(index))
-    return part.reshape([piece.stop - piece.start for piece in index])

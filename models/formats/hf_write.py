@@ -20,8 +20,8 @@ from safetensors.numpy import save_file
 
 from ..config import ModelConfig
 from ..errors import CheckpointMismatch, Mismatch, ModelError, Shape
-from ..families import config_from_hf, config_to_hf, file_names
-from ..params import param_specs
+from ..families import config_from_hf, config_to_hf, file_forms
+from ..params import param_layers, param_specs
 from .hf_read import read_json
 
 DEFAULT_SHARD_BYTES = 2_000_000_000
@@ -68,18 +68,7 @@ def save(
         raise CheckpointMismatch("these parameters", mismatch)
     if remote := [path for path, array in params.items() if not getattr(array, "is_fully_addressable", True)]:
         raise ModelError(f"{remote[0]} is spread over several hosts: gather the parameters before saving")
-    places = {  # tensor name in the file -> where it comes from
-        name: (path, i if specs[path].stacked else None)
-        for path, names in file_names(cfg).items()
-        for i, name in enumerate(names)
-    }
-
-    def fetch(name: str) -> np.ndarray:
-        path, layer = places[name]
-        array = params[path] if layer is None else params[path][layer]
-        return np.asarray(array).reshape(specs[path].file_shape)
-
-    tensors = {name: (specs[path].file_shape, np.dtype(params[path].dtype)) for name, (path, _) in places.items()}
+    tensors, fetch = _tensors(params, cfg)
     dtype = np.dtype(params["embed.w_vd"].dtype).name
     with atomic_folder(out) as folder:
         write_config(folder, cfg, dtype, Path(source) if source is not None else None)
@@ -87,6 +76,33 @@ def save(
             copy_companions(Path(source), folder)
         write_shards(folder, tensors, fetch, max_shard_bytes)
     return Path(out)
+
+
+def _tensors(
+    params: Mapping[str, jax.Array], cfg: ModelConfig
+) -> tuple[dict[str, tuple[Shape, np.dtype]], Callable[[str], np.ndarray]]:
+    """What `write_shards` takes: tensor name -> (shape, dtype), and the function that makes a tensor."""
+    specs, forms = param_specs(cfg), file_forms(cfg)
+    parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {}  # name -> parameters in it: path, leading indices
+    tensors: dict[str, tuple[Shape, np.dtype]] = {}
+    for path, form in forms.items():
+        for at, layer in enumerate(param_layers(cfg, path) if specs[path].stacked else (0,)):
+            lead = (at,) if specs[path].stacked else ()
+            for number, (name, shape) in enumerate(form.shapes(specs[path], layer).items()):
+                parts.setdefault(name, []).append((path, (*lead, number) if "{e}" in form.name else lead))
+                tensors[name] = shape, np.dtype(params[path].dtype)
+
+    def fetch(name: str) -> np.ndarray:
+        shape, dtype = tensors[name]
+        tensor = np.empty(shape, dtype)
+        for path, lead in parts[name]:
+            value = np.asarray(params[path][lead] if lead else params[path])
+            if forms[path].plain or "{e}" in forms[path].name:
+                return value.reshape(shape)
+            forms[path].write(tensor, value)
+        return tensor
+
+    return tensors, fetch
 
 
 @contextmanager

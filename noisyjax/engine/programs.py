@@ -17,7 +17,7 @@ from flax import nnx
 from noisyjax.engine import cache, sample
 from noisyjax.engine.cache import KV, N_LABELS, View
 from noisyjax.models import attention
-from noisyjax.models.decoder import Decoder
+from noisyjax.models.decoder import Decoder, Own
 from noisyjax.records import LABEL_ID
 
 
@@ -115,13 +115,14 @@ def prefill(
     hot = _hot_labels(view) if capture else (None, None)
     fresh_hot = cache.one_hot_labels(label_rt) if capture else None
 
-    def attend(stores: tuple[Any, ...], window: int | jax.Array | None, q, k, v):
+    def attend(stores: tuple[Any, ...], own: Own, q, k, v):
         q_rkmh = attention.split_heads(q, n_kv)
         k_rkth, v_rkth = k.swapaxes(1, 2), v.swapaxes(1, 2)
         acc = attention.start(q_rkmh, N_LABELS if capture else 0)
-        acc = cache.attend_stored(acc, q_rkmh, pos_rt, cache.Stored(stores[0], stores[1:], *hot), view, window)
-        acc = attention.visit(acc, q_rkmh, k_rkth, v_rkth, attention.causal(pos_rt, pos_rt, groups, window), fresh_hot)
-        out, mass = attention.finish(acc, q.dtype)
+        acc = cache.attend_stored(acc, q_rkmh, pos_rt, cache.Stored(stores[0], stores[1:], *hot), view, own.window)
+        visible = attention.causal(pos_rt, pos_rt, groups, own.window)
+        acc = attention.visit(acc, q_rkmh, k_rkth, v_rkth, visible, fresh_hot)
+        out, mass = attention.finish(attention.add_sink(acc, own.sink_n, LABEL_ID["sink"]), q.dtype)
         return attention.join_heads(out, t), (KV(k_rkth, v_rkth), mass)
 
     stores = _per_layer(model, scratch, *prefixes)
@@ -192,16 +193,16 @@ def _feeder(
     def feed(i: jax.Array, token_b: jax.Array, fresh: Any) -> tuple[jax.Array, Any, jax.Array | None]:
         pos_b1 = (view.base_b + view.filled_b + i)[:, None]
 
-        def attend(stores: tuple[KV, ...], window: int | jax.Array | None, q, k, v):
+        def attend(stores: tuple[KV, ...], own: Own, q, k, v):
             old, stored = stores[0], cache.Stored(stores[1], stores[2:], *hot)
             pairs = zip(old, (k, v), strict=True)
             new = KV(*(jax.lax.dynamic_update_slice_in_dim(x, y.swapaxes(1, 2), i, 2) for x, y in pairs))
             q_bkgh = attention.split_heads(q, n_kv)
-            visible_c = (index_c <= i) if window is None else (index_c <= i) & (index_c > i - window)
+            visible_c = (index_c <= i) if own.window is None else (index_c <= i) & (index_c > i - own.window)
             acc = attention.start(q_bkgh, N_LABELS if wants_mass else 0)
             acc = attention.visit(acc, q_bkgh, *new, visible_c, fresh_hot)
-            acc = cache.attend_stored(acc, q_bkgh, pos_b1, stored, view, window, whole=True)
-            out, mass = attention.finish(acc, q.dtype)
+            acc = cache.attend_stored(acc, q_bkgh, pos_b1, stored, view, own.window, whole=True)
+            out, mass = attention.finish(attention.add_sink(acc, own.sink_n, LABEL_ID["sink"]), q.dtype)
             return attention.join_heads(out, 1), (new, mass)
 
         stores = _per_layer(model, fresh, rows, *prefixes)

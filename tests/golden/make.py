@@ -36,11 +36,21 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 256,
 }
+QWEN3_MOE = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [1],
+}
+GPT_OSS = {"sliding_window": 8, "swiglu_limit": 1.0}
 CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # name -> tokens, positions kept, config
     "qwen3": (32, 32, {"model_type": "qwen3", "rope_theta": 1e6}),
     "qwen3_tied": (32, 32, {"model_type": "qwen3", "tie_word_embeddings": True}),
     "qwen2_tied": (32, 32, {"model_type": "qwen2", "tie_word_embeddings": True, "head_dim": 8}),
     "llama_biases": (32, 32, {"model_type": "llama", "attention_bias": True, "mlp_bias": True}),
+    "qwen3_moe": (32, 32, {"model_type": "qwen3_moe", **QWEN3_MOE}),
+    "gpt_oss": (48, 32, {"model_type": "gpt_oss", "num_local_experts": 6, "num_experts_per_tok": 3, **GPT_OSS}),
     "llama3_long": (8_300, 32, {"model_type": "llama", "rope_theta": 5e5, "rope_scaling": LLAMA3}),
 }
 

@@ -5,12 +5,21 @@ from typing import Any
 
 import pytest
 
-from noisyjax.models import ModelConfig, RopeConfig, init_params
+from noisyjax.models import ModelConfig, MoeConfig, RopeConfig, init_params
 
 FLAGS: dict[str, dict[str, Any]] = {
     "qwen3": {"qk_norm": True},
     "qwen2": {"qkv_bias": True},
     "llama": {},
+    "qwen3_moe": {"qk_norm": True, "moe": MoeConfig(n_experts=4, top_k=2, d_ff=16, norm_topk=True)},
+    "gpt_oss": {
+        "qkv_bias": True,
+        "o_bias": True,
+        "sinks": True,
+        "norm_scale_f32": True,
+        "windows": (6, None),
+        "moe": MoeConfig(n_experts=4, top_k=2, d_ff=40, norm_topk=True, bias=True, clamp=7.0),
+    },
 }
 
 

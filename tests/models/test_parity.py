@@ -27,6 +27,17 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 256,  # so that kept, blended and divided wavelengths all occur at head_dim 16
 }
+YARN = {  # at head_dim 16 the unrounded bounds are 0.15 and 2.5: kept, blended and divided frequencies all occur
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 256,
+}
+EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 3}
+MOE = {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
 CASES: dict[str, dict[str, Any]] = {
     "qwen3": {"head_dim": 16},
     "qwen3-tied-bias": {"head_dim": 16, "tie_word_embeddings": True, "attention_bias": True},
@@ -42,6 +53,14 @@ CASES: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0},
     },
     "llama3": {"head_dim": 16, "num_key_value_heads": 1, "rope_parameters": LLAMA3},
+    "qwen3-yarn": {"head_dim": 16, "rope_parameters": {**YARN, "truncate": True}},
+    "qwen3_moe": {**MOE, "norm_topk_prob": True},
+    "qwen3_moe-tied": {**MOE, "tie_word_embeddings": True, "attention_bias": True},
+    "qwen3_moe-mixed": {**MOE, "num_hidden_layers": 5, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
+    "qwen3_moe-window": {**MOE, "norm_topk_prob": True, "use_sliding_window": True, "sliding_window": 5},
+    "gpt_oss": {**EXPERTS, "head_dim": 16, "sliding_window": 5},
+    "gpt_oss-tied": {**EXPERTS, "head_dim": 8, "sliding_window": 7, "tie_word_embeddings": True, "swiglu_limit": 0.7},
+    "gpt_oss-yarn": {**EXPERTS, "head_dim": 16, "num_key_value_heads": 1, "rope_parameters": YARN},
 }
 TOKENS = 40
 LONG = 8_300

@@ -289,8 +289,10 @@ def test_a_sharded_load_holds_the_same_numbers(tiny, random_params, tmp_path, pr
     spec = {path: tuple(array.sharding.spec) for path, array in model.params.items()}
     assert spec["layers.attn.q_nhd"] == (None, tensor, None, fsdp)
     assert spec["layers.attn.k_khd"] == (None, None, None, fsdp)  # 2 key-value heads do not go over 4 devices
-    shard = model.params["layers.mlp.down_df"].addressable_shards[0].data.shape
-    assert shard == (2, 24 // (2 if fsdp else 1), 40 // (4 if tensor else 1))
+    path, lead = ("layers.mlp.down_df", (2,)) if cfg.moe is None else ("layers.moe.down_edf", (2, 4))
+    width = cfg.d_ff if cfg.moe is None else cfg.moe.d_ff
+    shard = model.params[path].addressable_shards[0].data.shape
+    assert shard == (*lead, 24 // (2 if fsdp else 1), width // (4 if tensor else 1))
     save(model.params, cfg, tmp_path / "again")  # arrays on a mesh are gathered tensor by tensor
     assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "m/model.safetensors").read_bytes()
 

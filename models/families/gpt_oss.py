@@ -1,0 +1,99 @@
+"""gpt-oss: attention sinks, every other layer with a sliding window, yarn, biases everywhere, clamped expert units.
+
+The published weights hold their experts in MXFP4; they are read as numbers (exact in bfloat16) and written as
+transformers writes a model that is not quantised.
+"""
+
+from typing import Any
+
+from ..config import ModelConfig, MoeConfig
+from ..errors import UnknownArchitecture, UnsupportedConfig
+from .dense import NAMES, O_BIAS_NAMES, QKV_BIAS_NAMES, Family, Json, common_fields, common_to_hf, refuse, require
+from .forms import Form, joined
+
+MLP = "model.layers.{i}.mlp."
+BIAS = MLP + "experts.gate_up_proj_bias"
+KINDS = ("full_attention", "sliding_attention")
+ROPE = {  # of a config that says nothing about it, as upstream
+    "rope_type": "yarn",
+    "rope_theta": 150_000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
+
+def from_hf(hf: Json) -> ModelConfig:
+    """`intermediate_size` is the width of an expert. Layers take turns from a sliding one on, unless `layer_types`
+    says otherwise; a window counts the token itself. `head_dim` is 64 when absent."""
+    rope = {} if hf.get("rope_parameters") or hf.get("rope_scaling") else {"rope_parameters": ROPE}
+    theta = {"rope_theta": hf.get("rope_theta") or ROPE["rope_theta"]}
+    fields = common_fields({**hf, **theta, **rope}) | {"head_dim": hf.get("head_dim") or 64}
+    layers, window = fields["n_layers"], hf.get("sliding_window", 128)
+    types = hf.get("layer_types") or [KINDS[(i + 1) % 2] for i in range(layers)]
+    if unknown := set(types) - set(KINDS):
+        raise UnknownArchitecture(sorted(unknown)[0], KINDS, "layer type")
+    windows = tuple(window if kind == "sliding_attention" else None for kind in types)
+    bias = bool(hf.get("attention_bias", True))
+    moe = MoeConfig(
+        n_experts=require(hf, "num_experts" if "num_experts" in hf else "num_local_experts"),
+        top_k=require(hf, "num_experts_per_tok" if "num_experts_per_tok" in hf else "experts_per_token"),
+        d_ff=fields["d_ff"],
+        norm_topk=True,
+        bias=True,
+        clamp=float(hf.get("swiglu_limit", 7.0)),
+        alpha=float(hf.get("swiglu_alpha", 1.702)),
+    )
+    return ModelConfig(
+        **fields,
+        qkv_bias=bias,
+        o_bias=bias,
+        sinks=True,
+        windows=windows if any(windows) else None,
+        moe=moe,
+        norm_scale_f32=True,
+    )
+
+
+def to_hf(cfg: ModelConfig) -> dict[str, Any]:
+    refuse(cfg, qk_norm=False, o_bias=cfg.qkv_bias, mlp_bias=False, sinks=True, norm_scale_f32=True)
+    windows, moe = cfg.windows or (None,) * cfg.n_layers, cfg.moe
+    sizes = {w for w in windows if w is not None}
+    if moe is None or not moe.bias or moe.clamp is None or not moe.norm_topk or moe.dense_layers or len(sizes) > 1:
+        raise UnsupportedConfig(f"a {cfg.family} config cannot express {moe} with windows {cfg.windows}")
+    if moe.d_ff != cfg.d_ff:
+        raise UnsupportedConfig(f"a {cfg.family} config has one feed-forward width, not {cfg.d_ff} and {moe.d_ff}")
+    return {
+        **common_to_hf(cfg, FAMILY.architecture),
+        "attention_bias": cfg.qkv_bias,
+        "sliding_window": sizes.pop() if sizes else None,
+        "layer_types": [KINDS[w is not None] for w in windows],
+        "num_local_experts": moe.n_experts,
+        "num_experts_per_tok": moe.top_k,
+        "swiglu_limit": moe.clamp,
+        "swiglu_alpha": moe.alpha,
+    }
+
+
+FAMILY = Family(
+    model_type="gpt_oss",
+    architecture="GptOssForCausalLM",
+    from_hf=from_hf,
+    to_hf=to_hf,
+    names={
+        **NAMES,
+        **QKV_BIAS_NAMES,
+        **O_BIAS_NAMES,
+        "layers.attn.sink_n": "model.layers.{i}.self_attn.sinks",
+        "layers.moe.router_ed": MLP + "router.weight",
+        "layers.moe.router_bias_e": MLP + "router.bias",
+        **joined(MLP, alternating=True, transposed=True),
+        "layers.moe.gate_bias_ef": Form(BIAS, half=0, alternating=True),
+        "layers.moe.up_bias_ef": Form(BIAS, half=1, alternating=True),
+        "layers.moe.down_bias_ed": MLP + "experts.down_proj_bias",
+    },
+    also_read=(joined(MLP, alternating=True, packed=True),),
+    quantised=("mxfp4",),
+)

@@ -1,0 +1,50 @@
+"""MXFP4: four-bit floats in blocks of 32 that share a power of two (OCP Microscaling Formats 1.0, section 5.3).
+
+A tensor [..., 32 n] is stored as blocks uint8 [..., n, 16], two numbers a byte with the first in the low four bits, and
+scales uint8 [..., n], exponents with a bias of 127.
+"""
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import Shape, UnsupportedConfig
+
+BLOCK = 32
+BLOCKS, SCALES = "_blocks", "_scales"
+"""Endings of the names of the two tensors."""
+
+_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+VALUES = np.array([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], np.float32)
+"""Four bits -> number: the sign, two bits of exponent, one of mantissa."""
+
+
+def packed_shapes(shape: Shape) -> tuple[Shape, Shape]:
+    """Shapes of the blocks and the scales of a tensor. Raises UnsupportedConfig when its rows are no whole blocks."""
+    if shape[-1] % BLOCK:
+        raise UnsupportedConfig(f"rows of {shape[-1]} numbers cannot be stored as MXFP4, which packs {BLOCK} at a time")
+    groups = (*shape[:-1], shape[-1] // BLOCK)
+    return (*groups, BLOCK // 2), groups
+
+
+def unpack(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """blocks uint8 [..., n, 16], scales uint8 [..., n] -> bfloat16 [..., 32 n], exact: one significant bit, or two.
+
+    >>> unpack(np.full((1, 16), 0x9A, np.uint8), np.array([125], np.uint8))[:2]
+    array([-0.25, -0.125], dtype=bfloat16)
+    """
+    pairs = np.stack([blocks & 15, blocks >> 4], -1)
+    numbers = VALUES[pairs.reshape(*blocks.shape[:-1], -1)]
+    numbers = np.ldexp(numbers, scales[..., None].astype(np.int32) - 127)
+    return numbers.reshape(*scales.shape[:-1], -1).astype(ml_dtypes.bfloat16)
+
+
+def read(fetch: Callable[[str, tuple[slice, ...]], np.ndarray], name: str, index: tuple[slice, ...]) -> np.ndarray:
+    """`index` of the tensor `name`, of which only the blocks that it touches are read."""
+    *rows, last = index
+    groups = slice(last.start // BLOCK, -(-last.stop // BLOCK))
+    blocks = fetch(name + BLOCKS, (*rows, groups, slice(0, BLOCK // 2)))
+    whole = unpack(blocks, fetch(name + SCALES, (*rows, groups)))
+    first = groups.start * BLOCK
+    return whole[..., last.start - first : last.stop - first]
