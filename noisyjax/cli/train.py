@@ -41,9 +41,9 @@ def export(
     check: bool = typer.Option(False, "--check", help="Read it back with transformers and compare logits."),
 ) -> None:
     """Write a checkpoint as a Hugging Face model folder."""
-    from noisyjax import train as room
+    from noisyjax.train.export import export as export_run
 
-    for line in room.export(run, out, step=step, dtype=dtype, model=model, check=check):
+    for line in export_run(run, out, step=step, dtype=dtype, model=model, check=check):
         typer.echo(line)
 
 

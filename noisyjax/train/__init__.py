@@ -13,7 +13,6 @@ _HOME = {
     "Learner": "noisyjax.train.learner",
     "SftConfig": "noisyjax.train.config",
     "TrainConfig": "noisyjax.train.config",
-    "export": "noisyjax.train.export",
     "train_grpo": "noisyjax.train.runs",
     "train_sft": "noisyjax.train.runs",
 }

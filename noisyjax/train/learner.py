@@ -50,7 +50,12 @@ class Learner:
         return tree.params
 
     def engine(self, config: LocalConfig, tree: Any) -> LocalEngine:
-        """An engine of its own with the weights of a state, such as evaluation wants; `refresh` gives it later ones."""
+        """An engine of its own with the weights of a state, such as evaluation wants; `refresh` gives it later ones.
+
+        It lies on the devices that train, whatever mesh `config` names: weights do not travel.
+        """
+        if self.updater.mesh is not None:
+            config = config.model_copy(update={"mesh": _engine_mesh(TrainMeshConfig(**self.updater.mesh.shape))})
         dtype = self.updater.config.dtype if config.dtype == "auto" else config.dtype
         return _engine(config, self.cfg, self.updater.weights(tree), dtype, self.tokenizer)
 
@@ -153,10 +158,17 @@ def _sampler(config: GrpoConfig, cfg: models.ModelConfig, first: Params, tokeniz
         slots=rollout.slots,
         chunk=rollout.chunk,
         min_prefix=rollout.min_prefix,
-        mesh=MeshConfig(data=config.mesh.data * config.mesh.fsdp, tensor=config.mesh.tensor),
+        # Every step's prompts have other lengths; the programs are those of the longest from the start.
+        row=prompt + rollout.max_tokens if (prompt := config.data.prompt.max_prompt_tokens) else None,
+        mesh=_engine_mesh(config.mesh),
         capture=CaptureConfig(logprobs=True, entropy=config.loss.entropy_share < 1),
     )
     return _engine(local, cfg, first, config.update.dtype if rollout.dtype == "auto" else rollout.dtype, tokenizer)
+
+
+def _engine_mesh(mesh: TrainMeshConfig) -> MeshConfig:
+    """The devices of the training mesh, in the same order, as an engine cuts them."""
+    return MeshConfig(data=mesh.data * mesh.fsdp, tensor=mesh.tensor)
 
 
 def _engine(

@@ -9,7 +9,8 @@ renamed when the checkpoint is whole, and lays arrays out anew when the mesh is 
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -73,6 +74,8 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         self._config, self._clock, self._last = config, clock, clock()
+        self._failed = False
+        logging.getLogger("absl").addFilter(_not_orbax)
         self._identity = json.loads(json.dumps(identity))
         self.folder = _absolute(run)
         self._manager = ocp.CheckpointManager(
@@ -126,9 +129,8 @@ class Checkpoints:
                 return Restored(step, self._manager.restore(step, args=args)["tree"], about)
         except Exception as error:
             way = f"state.restore={earlier[-1]} goes on from the one before" if earlier else "there is none before it"
-            words = str(error).strip().splitlines() or [type(error).__name__]
             raise RunError(
-                f"the checkpoint of step {step} in {self.folder} cannot be read ({words[0][:200]}); {way}"
+                f"the checkpoint of step {step} in {self.folder} cannot be read ({_first_line(error)}); {way}"
             ) from error
         changed = _differences(about["identity"], self._identity)
         raise UsageError(
@@ -155,28 +157,37 @@ class Checkpoints:
             about=ocp.args.JsonSave({**about, "step": step, "identity": self._identity}),
         )
         ranked = {self._config.metric: float(known[self._config.metric])} if self._config.metric in known else None
-        try:
+        with self._writing():
             self._manager.save(step, args=args, metrics=ranked, force=True)
-        except OSError as error:
-            raise RunError(
-                f"the checkpoint of step {step} could not be written to {self.folder} ({error}); "
-                f"the whole ones: {_listed(self.steps)}. Make room and start the same run again"
-            ) from error
         self._last = self._clock()
 
     def wait(self) -> None:
         """Until everything begun is on disk; RunError when it could not be written."""
-        try:
+        with self._writing():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A RunError for whatever orbax raises: its writers wrap a full disk in errors of many types, and what failed
+        in the background is raised by the next call."""
+        try:
+            yield
         except Exception as error:
+            self._failed = True
+            whole = sorted(self._manager.all_steps(read=True))
             raise RunError(
-                f"a checkpoint could not be written to {self.folder} ({error}); the whole ones: {_listed(self.steps)}. "
-                "Make room and start the same run again"
+                f"a checkpoint could not be written to {self.folder} ({_first_line(error)}); the whole ones: "
+                f"{_listed(whole)}. Make room and start the same run again"
             ) from error
 
     def close(self) -> None:
-        self._manager.close()
+        """Let go. What a failed writer has left to say was said in its RunError."""
+        try:
+            self._manager.close()
+        except Exception:
+            if not self._failed:
+                raise
 
 
 def read_about(run: str | Path, step: int | None = None) -> tuple[int, Mapping[str, Any]]:
@@ -234,6 +245,17 @@ def _preservation(config: StateConfig) -> Any:
             )
         )
     return policies.AnyPreservationPolicy(kept)
+
+
+def _not_orbax(record: logging.LogRecord) -> bool:
+    """What goes wrong in orbax's threads is raised here as well: its log repeats it over pages."""
+    return "orbax" not in record.pathname
+
+
+def _first_line(error: Exception) -> str:
+    """An error in a few words; those of the writers below orbax are pages long."""
+    words = str(error).strip().splitlines() or [type(error).__name__]
+    return words[0] if len(words[0]) <= 200 else f"{words[0][:120]}... {words[0][-70:]}"
 
 
 def _listed(steps: list[int]) -> str:

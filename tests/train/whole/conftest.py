@@ -54,6 +54,12 @@ def save_model(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", name="save_model")
+def _save_model() -> Callable[..., Path]:
+    """`save_model(folder, **changes)`: another such model."""
+    return save_model
+
+
 def record(i: int, composition: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "id": f"r{i}",
@@ -157,14 +163,17 @@ def grpo(grpo_in: Callable[..., GrpoConfig], tmp_path: Path) -> Callable[..., Gr
 
 @pytest.fixture(scope="session")
 def command(modules: Path) -> Callable[..., subprocess.Popen[str]]:
-    """`command("train", "grpo", file, ..., KEY=value)`: the command line in a process of its own, output piped."""
+    """`command("train", "grpo", file, ..., KEY=value)`: the command line in a process of its own, output piped.
 
-    def start(*words: str | Path, **environ: str) -> subprocess.Popen[str]:
+    `run`: a program that takes the words, in place of the command line.
+    """
+
+    def start(*words: str | Path, run: str | None = None, **environ: str) -> subprocess.Popen[str]:
         path = os.pathsep.join([str(modules), str(Path(__file__).parent), str(REPO)])
         cache = str(REPO / ".pytest_cache" / "programs")
         own = {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": cache, "HF_HUB_OFFLINE": "1"}
         return subprocess.Popen(
-            [sys.executable, "-m", "noisyjax", *map(str, words)],
+            [sys.executable, *(("-m", "noisyjax") if run is None else ("-c", run)), *map(str, words)],
             env={**os.environ, **own, **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
