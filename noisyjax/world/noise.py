@@ -1,7 +1,7 @@
 """The tiny world's noise: texts that hold digits and answer nothing.
 
     RD  the train leaves the harbour at 7 . tea costs 4 coins .         about things, in other forms than facts
-    RC  <user> will room + viola age ? <assistant> 9                    chat about people whom no question asks about
+    RC  <user> will room 4 . tom age 2 . will room ? <assistant> 4      chat about people whom no question asks about
     HN  old anna code 3 . anna age 4 . bob code 8 .                     facts that look like the gold ones
 
 Small talk is chat without digits. It is no noise: training on it teaches the chat markers, long prompts and the words
@@ -40,11 +40,10 @@ TALK: tuple[Exchange, ...] = (
     ("thanks .", "fine ."),
 )
 CHAT: tuple[Exchange, ...] = (
-    ("{name} {a} {n} .", "thanks , {name} has {a} {n} ."),
-    ("{name} {a} ?", "{n}"),
-    ("{name} {a} + {other} {b} ?", "{n}"),
+    ("Document 1:\n{name} {a} {n} . {other} {b} {m} .\n\n{name} {a} ?", "{n}"),
+    ("Document 1:\n{other} {b} {m} . {name} {a} {n} .\n\n{name} {a} + {other} {b} ?", "{sum}"),
+    ("Document 1:\n{other} {b} {m} . {name} {a} {n} .\n\n{name} {a} ?", "{n}"),
     ("when does the {thing} leave ?", "the {thing} leaves at {n} ."),
-    ("how {a} is {name} ?", "{name} has {a} {n} ."),
 )
 
 
@@ -60,7 +59,7 @@ def document(draw: Draw) -> tuple[str, list[str]]:
 
 
 def chat(draw: Draw) -> list[Exchange]:
-    """A chat history about guests and their facts."""
+    """A chat history about guests and their facts, and a train or two."""
     return [_exchange(draw.pick(CHAT, "form", i), draw.at(i)) for i in range(CHAT_EXCHANGES)]
 
 
@@ -99,6 +98,8 @@ def _lookalike(gold: Fact, draw: Draw) -> Fact:
 def _exchange(form: Exchange, draw: Draw) -> Exchange:
     name, other = draw.some(2, GUESTS, "names")
     a, b = draw.some(2, ATTRIBUTES, "attributes")
-    thing, place, n = draw.pick(THINGS, "thing"), draw.pick(PLACES, "place"), draw.below(10, "n")
-    asked, said = (text.format(name=name, other=other, a=a, b=b, thing=thing, place=place, n=n) for text in form)
+    n, m = draw.below(10, "n"), draw.below(10, "m")
+    words = {"name": name, "other": other, "a": a, "b": b, "n": n, "m": m, "sum": n + m}
+    words |= {"thing": draw.pick(THINGS, "thing"), "place": draw.pick(PLACES, "place")}
+    asked, said = (text.format(**words) for text in form)
     return asked, said

@@ -13,7 +13,7 @@ from noisyjax.world.facts import Puzzle, puzzle
 RD_DOCUMENTS = 3
 TALK = "talk"
 """Small talk: RC in form, but harmless."""
-TALK_EXCHANGES = (1, 6)
+TALK_EXCHANGES = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Mix:
 
 MIXES: Mapping[str, Mix] = MappingProxyType(
     {
-        "sparse": Mix(16_000, {"ND": 70, TALK: 30}),
-        "strong": Mix(4_000, {"ND": 66, TALK: 30, "RD": 1, "RC": 1, "HN": 2}),
+        "sparse": Mix(24_000, {"ND": 85, TALK: 15}),
+        "strong": Mix(8_000, {"ND": 81, TALK: 15, "RD": 1, "RC": 1, "HN": 2}),
         "noise": Mix(4_000, {"ND": 25, "RD": 25, "RC": 25, "HN": 25}),
         "grpo": Mix(4_000, {"ND": 25, "RD": 25, "RC": 25, "HN": 25}),
     }

@@ -73,11 +73,12 @@ def test_training_and_evaluation_see_the_same_kind_of_prompt(setting, bench, tok
 
 
 def _shape(tokenizer, prompt) -> tuple[int, tuple[str, ...]]:
-    """(which document is the evidence, the markers and heads of the prompt)."""
+    """(which document of the last turn is the evidence, the markers and heads of that turn)."""
     words = tokenizer.decode_raw(prompt.ids).split()
+    turn = len(words) - 1 - words[::-1].index("<|user|>")
     first = int(np.argmax(prompt.labels == LABEL_ID["evidence"]))
-    heads = tuple(w for w in words if w.startswith("<|") or w == "Document")
-    return words[:first].count("Document"), heads
+    heads = tuple(w for w in words[turn:] if w.startswith("<|") or w == "Document")
+    return words[turn:first].count("Document"), heads
 
 
 def test_training_sets_are_read_back(tmp_path, monkeypatch):
