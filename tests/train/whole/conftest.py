@@ -24,7 +24,7 @@ TEMPLATE = (
 COMPOSITIONS = ("A|Q", "A|Q,H", "A|Q,D", "A|Q,D,H")
 
 
-def save_model(folder: Path, **changes: Any) -> Path:
+def save_model(folder: Path, stddev: float = 0.1, **changes: Any) -> Path:
     """A Qwen3 of two layers, one token per byte, as a Hugging Face folder."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
@@ -47,7 +47,7 @@ def save_model(folder: Path, **changes: Any) -> Path:
         "max_positions": 1024,
     }
     cfg = ModelConfig(**{**base, **changes})
-    save(init_params(cfg, 7, stddev=0.1), cfg, folder)
+    save(init_params(cfg, 7, stddev=stddev), cfg, folder)
     hf = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     hf.chat_template = TEMPLATE
     hf.save_pretrained(folder)
@@ -56,7 +56,7 @@ def save_model(folder: Path, **changes: Any) -> Path:
 
 @pytest.fixture(scope="session", name="save_model")
 def _save_model() -> Callable[..., Path]:
-    """`save_model(folder, **changes)`: another such model."""
+    """`save_model(folder, stddev, **changes)`: another such model."""
     return save_model
 
 

@@ -49,6 +49,7 @@ def test_the_plain_run_moves(plain, folder):
     assert min(np.abs(np.asarray(start[path]) - x).max() for path, x in plain[0].items()) > 5e-3
     assert plain[1][1]["kl"] > 1e-3
     assert plain[1][0]["kl"] == pytest.approx(0, abs=1e-9)
+    assert plain[1][1]["mismatch/abs/max"] < 1e-4  # the sampler of step 2 has the weights that step 1 made
 
 
 @pytest.mark.parametrize(
