@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from noisyjax.errors import NoisyjaxError
+from noisyjax.train.log import read_metrics
 from noisyjax.train.runs import train_grpo
 
 VARIED = {"reward_fn": "toy_rewards:varied"}
@@ -115,6 +116,7 @@ def test_a_checkpoint_cut_short_and_another_config(file, grpo, capfd):
     assert code in (0, None), said.err
     assert "going on after step 1" in said.err
     assert "step 3 is stored in" in said.out
+    assert [line["step"] for line in read_metrics(out)] == [1, 2, 3]  # what was given up is gone from the log as well
 
 
 def test_a_longer_run_has_another_schedule(grpo):

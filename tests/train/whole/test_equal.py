@@ -60,9 +60,9 @@ def test_the_plain_run_moves(plain, folder):
         {"update": {"share": False}},
         {"update": {"remat": "full"}},
         {"rollout": {"slots": 3, "chunk": 5}},
-        {"rollout": {"min_prefix": 0}},
+        {"rollout": {"min_prefix": 4}},
     ],
-    ids=["micro-batches", "unpacked", "unshared", "remat", "slots and chunk", "no common prefixes"],
+    ids=["micro-batches", "unpacked", "unshared", "remat", "slots and chunk", "common prefixes"],
 )
 def test_one_device(change, plain, grpo):
     check(outcome(grpo(**settings(**change))), plain)

@@ -29,7 +29,6 @@ def gaps(config):
     lines = read_metrics(config.out)
     assert [line["step"] for line in lines] == list(range(1, 21))
     assert all(line["ratio/mean"] == 1 and line["correction/over_cap"] == 0 for line in lines)
-    print("\nentropy", lines[0]["entropy"], "mean |log ratio|", np.mean([line["mismatch/abs/mean"] for line in lines]))
     return np.array([line["mismatch/abs/max"] for line in lines])
 
 
