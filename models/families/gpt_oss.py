@@ -14,9 +14,9 @@ from .forms import Form, joined
 MLP = "model.layers.{i}.mlp."
 BIAS = MLP + "experts.gate_up_proj_bias"
 KINDS = ("full_attention", "sliding_attention")
+THETA = 150_000.0
 ROPE = {  # of a config that says nothing about it, as upstream
     "rope_type": "yarn",
-    "rope_theta": 150_000.0,
     "factor": 32.0,
     "beta_fast": 32.0,
     "beta_slow": 1.0,
@@ -29,12 +29,14 @@ def from_hf(hf: Json) -> ModelConfig:
     """`intermediate_size` is the width of an expert. Layers take turns from a sliding one on, unless `layer_types`
     says otherwise; a window counts the token itself. `head_dim` is 64 when absent."""
     rope = {} if hf.get("rope_parameters") or hf.get("rope_scaling") else {"rope_parameters": ROPE}
-    theta = {"rope_theta": hf.get("rope_theta") or ROPE["rope_theta"]}
+    theta = {"rope_theta": hf.get("rope_theta") or THETA}
     fields = common_fields({**hf, **theta, **rope}) | {"head_dim": hf.get("head_dim") or 64}
     layers, window = fields["n_layers"], hf.get("sliding_window", 128)
     types = hf.get("layer_types") or [KINDS[(i + 1) % 2] for i in range(layers)]
     if unknown := set(types) - set(KINDS):
         raise UnknownArchitecture(sorted(unknown)[0], KINDS, "layer type")
+    if "sliding_attention" in types and not window:
+        raise UnsupportedConfig(f"this gpt_oss config has layers with a sliding window of {window!r} tokens")
     windows = tuple(window if kind == "sliding_attention" else None for kind in types)
     bias = bool(hf.get("attention_bias", True))
     moe = MoeConfig(
@@ -65,8 +67,11 @@ def to_hf(cfg: ModelConfig) -> dict[str, Any]:
         raise UnsupportedConfig(f"a {cfg.family} config cannot express {moe} with windows {cfg.windows}")
     if moe.d_ff != cfg.d_ff:
         raise UnsupportedConfig(f"a {cfg.family} config has one feed-forward width, not {cfg.d_ff} and {moe.d_ff}")
+    common = common_to_hf(cfg, FAMILY.architecture)
     return {
-        **common_to_hf(cfg, FAMILY.architecture),
+        **common,
+        # Without a word about it readers would take it for yarn.
+        "rope_scaling": common["rope_scaling"] or {"rope_type": cfg.rope.kind},
         "attention_bias": cfg.qkv_bias,
         "sliding_window": sizes.pop() if sizes else None,
         "layer_types": [KINDS[w is not None] for w in windows],

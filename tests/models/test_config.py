@@ -169,6 +169,7 @@ def cases() -> list[ModelConfig]:
         config_from_hf(hf("qwen3_moe", norm_topk_prob=False, mlp_only_layers=[1], attention_bias=True)),
         config_from_hf(hf("qwen3_moe", use_sliding_window=True, sliding_window=8)),
         config_from_hf(hf("gpt_oss")),
+        config_from_hf(hf("gpt_oss", rope_scaling={"rope_type": "default"}, sliding_window=None)),
         config_from_hf(hf("gpt_oss", tie_word_embeddings=True, swiglu_limit=5.0, attention_bias=False)),
         config_from_hf(hf("gpt_oss", rope_scaling={"rope_type": "yarn", **YARN, "attention_factor": 1.25})),
         config_from_hf(hf("llama", rope_scaling={"type": "linear", "factor": 2.0}, torch_dtype="float32")),
@@ -250,6 +251,7 @@ def test_qwen3_moe_defaults_are_those_of_the_upstream_class():
 def test_gpt_oss():
     """Layers take turns from a sliding one on; yarn's bounds stay fractions; every unit is clamped."""
     cfg = config_from_hf(hf("gpt_oss", rope_theta=None))
+    assert config_from_hf(hf("gpt_oss", rope_theta=1e4)).rope == dataclasses.replace(cfg.rope, theta=1e4)
     assert cfg.windows == (8, None, 8)
     assert cfg.rope == RopeConfig(1.5e5, "yarn", 32.0, original_max_positions=4096, truncate=False)
     assert (cfg.sinks, cfg.qkv_bias, cfg.o_bias, cfg.norm_scale_f32) == (True, True, True, True)
@@ -271,6 +273,7 @@ def test_gpt_oss():
         ("qwen3_moe", {"decoder_sparse_step": 0}, ["decoder_sparse_step 0"]),
         ("qwen3_moe", {"hidden_act": "gelu"}, ["gelu"]),
         ("gpt_oss", {"layer_types": ["chunked_attention"] * 3}, ["chunked_attention", "sliding_attention"]),
+        ("gpt_oss", {"sliding_window": 0}, ["sliding window of 0"]),
         ("gpt_oss", {"num_local_experts": None}, ["num_local_experts"]),
     ],
 )

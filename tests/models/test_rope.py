@@ -1,5 +1,7 @@
 """Rotary embedding: published frequency vectors, long positions, and the relative property that makes it useful."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from noisyjax.models import ModelError, RopeConfig
 from noisyjax.models.rope import inverse_frequencies, rotate, rotation
 
+GPT_OSS = RopeConfig(150_000.0, "yarn", 32.0, original_max_positions=4096, truncate=False)
 LLAMA31 = RopeConfig(500_000.0, "llama3", 8.0, 1.0, 4.0, 8192)
 
 
@@ -30,6 +33,34 @@ def test_default_and_linear():
     np.testing.assert_allclose(inverse_frequencies(RopeConfig(10_000.0), 8), [1, 0.1, 0.01, 0.001], rtol=1e-6)
     linear = inverse_frequencies(RopeConfig(10_000.0, "linear", 4.0), 8)
     np.testing.assert_allclose(linear, [0.25, 0.025, 0.0025, 0.00025], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("index", "value"),
+    # gpt-oss: 8 is the last one kept, 18 the first divided by 32; with rounded bounds 9 to 17 would be others.
+    [
+        (8, 5.081327482e-2),
+        (9, 3.170569618e-2),
+        (12, 6.794959490e-3),
+        (16, 4.564839192e-4),
+        (17, 1.293187012e-4),
+        (18, 3.830881237e-5),
+    ],
+)
+def test_yarn_vectors(index, value):
+    assert inverse_frequencies(GPT_OSS, 64)[index] == pytest.approx(value, rel=1e-6)
+    rounded = inverse_frequencies(dataclasses.replace(GPT_OSS, truncate=True), 64)[index]
+    assert (rounded == pytest.approx(value, rel=1e-5)) == (index in (8, 18))
+
+
+def test_yarn_enlarges_what_it_turns():
+    assert GPT_OSS.magnitude == pytest.approx(1.346573590)
+    assert dataclasses.replace(GPT_OSS, attention_factor=1.0).magnitude == 1.0
+    assert dataclasses.replace(GPT_OSS, factor=0.5).magnitude == 1.0
+    assert LLAMA31.magnitude == 1.0
+    plain, large = (rotation(np.float32([0.5]), jnp.asarray([[3]]), jnp.float32, m) for m in (1.0, GPT_OSS.magnitude))
+    for a, b in zip(plain, large, strict=True):
+        np.testing.assert_allclose(b, 1.346573590 * np.asarray(a), rtol=1e-6)
 
 
 def test_an_unknown_kind_is_named():

@@ -24,7 +24,7 @@ from noisyjax.models.families import config_to_hf, file_shapes
 from noisyjax.models.formats import hf_read
 from noisyjax.models.formats.hf_write import atomic_folder, plan_shards
 
-FAMILIES = ("qwen3", "qwen2", "llama")
+FAMILIES = ("qwen3", "qwen2", "llama", "qwen3_moe", "gpt_oss")
 
 
 def assert_same(a: dict, b: dict) -> None:
