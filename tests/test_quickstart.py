@@ -11,9 +11,10 @@ import pytest
 from noisyjax.config import load
 from noisyjax.engine.server import EngineResponder, FaultPlan
 from noisyjax.engine.server.app import ChatApp, running
-from noisyjax.errors import RunError, UsageError
+from noisyjax.errors import UsageError
 from noisyjax.evaluate import EvalConfig, evaluate, load_results
-from noisyjax.quickstart import WORDS, make_model, run_quickstart
+from noisyjax.quickstart import ARMS, run_quickstart
+from noisyjax.quickstart.random_model import make_model
 
 SMALL = ["bench.questions=3", "bench.distractor_tokens=128", "sampling.max_tokens=12", "engine.dtype=float32"]
 
@@ -52,23 +53,21 @@ def test_the_model_is_small_alike_every_time_and_complete(model, tmp_path):
 FULL = """
 import resource, sys
 from noisyjax.cli import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
 main(["quickstart", "--out", sys.argv[1]])
 """
 
 
-def test_no_room_for_the_weights_is_one_readable_message(tmp_path):
-    """A limit on the size of files stands for the full disk: the write itself fails, in the library's own code."""
+def test_a_full_disk_is_one_readable_message(tmp_path):
+    """A limit on the size of files stands for the full disk: the write itself fails."""
     repo = Path(__file__).resolve().parents[1]
     env = os.environ | {"PYTHONPATH": str(repo)}
     command = [sys.executable, "-c", FULL, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=repo)
     assert done.returncode == 1, done.stderr
-    message = f"noisyjax: could not store to {tmp_path / 'model'}: File too large. Nothing stored before is harmed; "
-    assert message in done.stderr
+    assert f"noisyjax: could not store to {tmp_path / 'world'}" in done.stderr
     assert "run the same command again" in done.stderr
     assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_room_for_the_tokenizer_leaves_no_half_model(tmp_path, monkeypatch):
@@ -80,8 +79,8 @@ def test_no_room_for_the_tokenizer_leaves_no_half_model(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", full)
-        with pytest.raises(RunError, match=r"could not store to .*No space left on device.*run the same command again"):
-            run_quickstart(tmp_path)
+        with pytest.raises(OSError, match="No space left on device"):
+            make_model(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
     make_model(tmp_path / "model")
     assert (tmp_path / "model" / "config.json").is_file()
@@ -89,20 +88,29 @@ def test_no_room_for_the_tokenizer_leaves_no_half_model(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_quickstart_end_to_end(tmp_path, capsys):
-    run_quickstart(tmp_path)
+    """Two steps and eight questions: every part at work, not a result."""
+    page = run_quickstart(tmp_path, steps=2, questions=8).read_text()
     out = capsys.readouterr().out
-    assert "QFacts" in out
-    assert "learned nothing" in WORDS
-    assert WORDS.splitlines()[0] in out
-    page = (tmp_path / "report.html").read_text()
-    assert "Attention while answering" in page
-    assert 'class="l-distractor"' in page
-    assert len(load_results(str(tmp_path / "run")).samples) == 192
-    run_quickstart(tmp_path)  # goes on where it was: nothing to do
-    (tmp_path / "other" / "model").mkdir(parents=True)
-    (tmp_path / "other" / "model" / "file").write_text("")
-    with pytest.raises(UsageError, match="no model"):
-        run_quickstart(tmp_path / "other")
+    for arm in ARMS:
+        assert arm.name in out
+        assert arm.name in page
+        for step in (0, 2):
+            assert len(load_results(str(tmp_path / arm.folder / "eval" / f"step-{step:06d}")).samples) == 32
+    run_quickstart(tmp_path, steps=2, questions=8)  # goes on where it was: nothing to do
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"start": "sparce"}, "did you mean 'sparse'"),
+        ({"judge": "http://localhost/v1"}, "URL#MODEL"),
+        ({"judge": "no/such/folder"}, "nor a model folder"),
+    ],
+)
+def test_wrong_choices_are_refused_before_anything_is_written(tmp_path, wrong, said):
+    with pytest.raises(UsageError, match=said):
+        run_quickstart(tmp_path / "out", **wrong)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """GRPO steps of google-tunix with its own sampler. Needs an environment of its own: google-tunix, optax, flax."""
 
+import itertools
 import logging
 import os
 import sys
@@ -104,4 +105,4 @@ learner = GRPOLearner(
 with mesh:
     learner.train([{"prompts": np.array(toy.prompts(step))} for step in range(toy.STEPS)])
 # The reward is asked for once a step, between sampling and update: from one to the next is one whole step.
-toy.say("tunix", [b - a for a, b in zip(times, times[1:], strict=False)])
+toy.say("tunix", [b - a for a, b in itertools.pairwise(times)])

@@ -37,8 +37,9 @@ class RolloutConfig(Schema):
     """Rows that decode at a time."""
     chunk: int = Field(default=32, ge=1, json_schema_extra=_FREE)
     """Decode steps between returns to the host."""
-    min_prefix: int = Field(default=256, ge=0, json_schema_extra=_FREE)
-    """Shortest beginning that different prompts share, in tokens; the samples of one prompt always share it."""
+    min_prefix: int = Field(default=0, ge=0, json_schema_extra=_FREE)
+    """Shortest beginning that different prompts share, in tokens; 0: none. The samples of one prompt always share its
+    prefill. Worth it where records have one block of noise in common; steps that share otherwise compile anew."""
     dtype: str = Field(default="auto", pattern="^(auto|float32|bfloat16)$")
     """Type of the sampler's weights; auto: the update's compute type."""
 

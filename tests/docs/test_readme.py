@@ -12,7 +12,8 @@ from noisyjax.bench import BenchConfig
 from noisyjax.cli import app
 from noisyjax.config import load
 from noisyjax.evaluate import EvalConfig
-from noisyjax.quickstart import WORDS, make_model
+from noisyjax.quickstart.random_model import make_model
+from noisyjax.quickstart.run import WORDS
 from noisyjax.train import GrpoConfig, SftConfig
 
 REPO = Path(__file__).resolve().parents[2]

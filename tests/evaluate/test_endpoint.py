@@ -43,7 +43,7 @@ def test_faults_change_nothing(tmp_path):
 
 
 def test_tokens_of_noise_are_counted_by_the_tokenizer_that_is_named(tmp_path):
-    from noisyjax.quickstart import make_model
+    from noisyjax.quickstart.random_model import make_model
 
     make_model(tmp_path / "model")
     words = ["bench.settings=[RD]", "bench.distractor_tokens=900"]

@@ -1,7 +1,7 @@
-"""The whole story on one machine in two minutes: make a model, evaluate it in four settings, write the report.
+"""A tiny random model that reads the package's small benchmark: it knows nothing and scores nothing.
 
-Nothing is downloaded. The model is a Qwen3 of a few hundred thousand random parameters with a tokenizer trained on the
-spot, so it knows nothing and scores nothing: what the run shows is every part at work, not a result.
+A Qwen3 of a few hundred thousand parameters with a tokenizer trained on the spot, for trying every part of an
+installation, and for tests.
 """
 
 import json
@@ -9,16 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from noisyjax.bench.quickstart import FOLDER
-from noisyjax.config import load
-from noisyjax.errors import UsageError
-from noisyjax.evaluate import EvalConfig, evaluate
 from noisyjax.models import ModelConfig, RopeConfig, init_params, save
 from noisyjax.models.formats.hf_write import atomic_folder
-from noisyjax.report import print_report, write_html
-from noisyjax.store.folder import storing
 
 VOCABULARY = 1024
 CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -26,38 +19,6 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-WORDS = """\
-The model of this run was made a minute ago from random numbers. It has learned nothing, so its answers are noise and
-its scores are zero, or chance where there are options to choose from. What you see is that everything works here:
-prompts with labelled noise, generation, attention capture, scoring, storage, statistics and the report.
-
-Next: point the same commands at a model that can answer.
-  noisyjax eval sweeps/quickstart engine.model=FOLDER out=runs/mine     a Hugging Face model folder
-  noisyjax eval sweeps/endpoint engine.base_url=URL engine.model=NAME   an OpenAI-compatible endpoint
-  noisyjax bench ls                                                     the datasets, and where their files go
-"""
-
-
-def run_quickstart(out: Path) -> None:
-    """Make the model, run `sweeps/quickstart` on it and write the report, all inside `out`.
-
-    Run again, it goes on where it was. Raises UsageError when `out` holds something else.
-    """
-    model = out / "model"
-    if not (model / "config.json").is_file():
-        if model.exists() and any(model.iterdir()):
-            raise UsageError(f"{model} holds something that is no model; choose another --out")
-        typer.echo(f"making a tiny random model in {model}")
-        with storing(str(model)):
-            make_model(model)
-    config = load(EvalConfig, "sweeps/quickstart", [f"engine.model={json.dumps(str(model))}"])
-    config = config.model_copy(update={"out": str(out / "run")})
-    evaluate(config)
-    print_report([config.out])
-    page = write_html([config.out], out / "report.html")
-    typer.echo(WORDS)
-    typer.echo(f"the page with plots and failures: {page}")
 
 
 def make_model(folder: Path) -> None:
