@@ -35,9 +35,7 @@ def loss_and_gradient(cfg, params, rows, remat="none"):
     """A loss that reads advantages, log-probabilities and entropies, with its gradient."""
 
     def loss(params):
-        logprob, entropy = target_logprobs(
-            Decoder(cfg, params), rows, TEMPERATURE, jnp.arange(64) < 62, remat=remat
-        )
+        logprob, entropy = target_logprobs(Decoder(cfg, params), rows, TEMPERATURE, jnp.arange(64) < 62, remat=remat)
         terms = rows.advantage_bp * jnp.exp(logprob - rows.old_bp / 10) + 0.3 * entropy
         return (rows.weight_bp * terms).sum(), (logprob, entropy)
 
