@@ -168,6 +168,61 @@ def test_values_and_gradients_are_those_of_the_plain_form(window, block):
 
 
 @pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("block", [512, 5])
+def test_sinks_are_a_column_of_the_softmax_that_is_dropped(window, block):
+    """Values and gradients, the sinks' own too, of an extra logit per query head."""
+    rng = np.random.default_rng(6)
+    q, k, v, up = (randn(rng, 2, 18, n, H) for n in (N, K, K, N))
+    sink = randn(rng, N)
+    pos, segment, parent = map(jnp.asarray, shared_rows())
+    see = shared_see(window)
+
+    def ours(q, k, v, sink):
+        return attention.self_attention(q, k, v, pos, segment, window, block, parent_bt=parent, sink_n=sink)
+
+    def naive(q, k, v, sink):
+        k, v = jnp.repeat(k, N // K, 2), jnp.repeat(v, N // K, 2)
+        score = jnp.where(jnp.asarray(see)[:, None], jnp.einsum("btnh,bsnh->bnts", q, k) * H**-0.5, -jnp.inf)
+        column = jnp.broadcast_to(sink[None, :, None, None], (*score.shape[:-1], 1))
+        weight = jax.nn.softmax(jnp.concatenate([score, column], -1), -1)[..., :-1]
+        return jnp.einsum("bnts,bsnh->btnh", weight, v)
+
+    np.testing.assert_allclose(jax.jit(ours)(q, k, v, sink), naive(q, k, v, sink), atol=1e-5)
+    got, expected = (
+        jax.jit(jax.grad(lambda *x, how=how: (how(*x) * up).sum(), (0, 1, 2, 3)))(q, k, v, sink)
+        for how in (ours, naive)
+    )
+    for mine, theirs in zip(got, expected, strict=True):
+        assert np.abs(theirs).max() > 0.1
+        np.testing.assert_allclose(mine, theirs, atol=2e-5)
+
+
+def test_a_sink_beside_padding_gives_zeros_and_finite_gradients():
+    rng = np.random.default_rng(7)
+    q, k, v, sink = randn(rng, 1, 6, N, H), randn(rng, 1, 6, K, H), randn(rng, 1, 6, K, H), randn(rng, N)
+    mask = jnp.asarray([[1, 1, 1, 0, 0, 0]])
+
+    def out(sink):
+        return attention.self_attention(q, k, v, jnp.arange(6)[None], mask, None, 2, sink_n=sink)
+
+    np.testing.assert_array_equal(out(sink)[:, 3:], 0.0)
+    np.testing.assert_allclose(out(sink - 1e9), self_attention(q, k, v, mask), atol=1e-6)
+    assert np.isfinite(jax.grad(lambda s: jnp.exp(out(s)).sum())(sink)).all()
+
+
+def test_the_mass_of_a_sink_has_its_own_label():
+    """One key and one sink of equal logits halve the mass; heads differ."""
+    q = attention.split_heads(jnp.zeros((1, 1, N, H)), K)
+    key, hot = jnp.zeros((1, K, 1, H)), jnp.asarray([[[1.0, 0.0, 0.0]]])
+    acc = attention.visit(attention.start(q, 3), q, key, key + 2.0, jnp.asarray(True), hot)
+    out, mass = attention.finish(attention.add_sink(acc, jnp.log(jnp.asarray([1.0, 3.0, 1.0, 0.25])), 2), jnp.float32)
+    expected = np.float32([1 / 2, 3 / 4, 1 / 2, 1 / 5])
+    np.testing.assert_allclose(attention.join_heads(mass, 1)[0, 0, :, 2], expected, rtol=1e-6)
+    np.testing.assert_allclose(attention.join_heads(mass, 1).sum(-1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(attention.join_heads(out, 1)[0, 0, :, 0], 2 * (1 - expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 4])
 def test_pairs_of_blocks_that_are_left_out_hold_no_visible_key(window):
     size = 3
     pos, segment, parent = (jnp.asarray(x).reshape(2, -1, size).swapaxes(0, 1) for x in shared_rows())

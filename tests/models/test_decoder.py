@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from noisyjax.models import decoder, init_params
+from noisyjax.models import MoeConfig, decoder, init_params
 from noisyjax.models.decoder import Decoder, token_logprobs
 
+MIXED = MoeConfig(n_experts=4, top_k=2, d_ff=16, norm_topk=False, dense_layers=(0, 3))
 WIDE = {"stddev": 0.3, "norm_stddev": 0.2}  # logits that differ by several units
 
 
@@ -43,7 +44,16 @@ def make(tiny):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"family": "qwen2", "tie_embeddings": True}, {"windows": (4, 4)}, {"windows": (4, None)}]
+    "changes",
+    [
+        {},
+        {"family": "qwen2", "tie_embeddings": True},
+        {"windows": (4, 4)},
+        {"windows": (4, None)},
+        {"family": "gpt_oss"},
+        {"family": "qwen3_moe", "windows": (4, None)},
+        {"family": "qwen3_moe", "n_layers": 5, "windows": (4, None, None, 4, None), "moe": MIXED},
+    ],
 )
 def test_stacked_and_unstacked_layers_are_one_model(make, ids_bt, changes):
     stacked, loop = (forward(make(stacked, **changes), ids_bt) for stacked in (True, False))

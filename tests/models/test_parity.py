@@ -129,7 +129,7 @@ def test_logits(saved, case):
         np.testing.assert_allclose(our_logits(folder, ids, stacked), expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("case", ["qwen3", "qwen2-tied", "llama-bias-linear", "llama3"])
+@pytest.mark.parametrize("case", ["qwen3", "qwen2-tied", "llama-bias-linear", "llama3", "gpt_oss-yarn", "qwen3_moe"])
 def test_logits_past_8192_positions(saved, case):
     model, folder = saved(case)
     ids = ids_bt(1, LONG)
@@ -141,7 +141,7 @@ def test_logits_past_8192_positions(saved, case):
     np.testing.assert_allclose(np.asarray(tail), expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("case", ["qwen3", "llama3"])
+@pytest.mark.parametrize("case", ["qwen3", "llama3", "gpt_oss-yarn"])
 @pytest.mark.parametrize(("start", "atol"), [(8_000, 1e-4), (60_000, 1e-3)])
 def test_logits_at_shifted_positions(saved, case, start, atol):
     """One unit in the last place of a float32 frequency, 6e-8, is an angle of 4e-3 at position 60,000."""
@@ -164,7 +164,7 @@ def test_without_its_scaling_llama3_would_differ(saved):
     assert np.abs(wrong - hf_logits(model, ids)).max() > 0.01
 
 
-@pytest.mark.parametrize("case", ["qwen3", "qwen2", "llama3"])
+@pytest.mark.parametrize("case", ["qwen3", "qwen2", "llama3", "gpt_oss"])
 def test_bfloat16_files(saved, tmp_path, case):
     """A bf16 file read as f32 gives transformers' f32 logits. Run in bf16 no fixed tolerance is fair, as rounding
     grows with the logits; the f32 logits of the same weights are the measure: ours must be no further from them than
