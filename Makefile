@@ -5,7 +5,7 @@ PY := .venv/bin/python
 UV := .venv/bin/uv
 EXTRAS := dev,gguf,hub,serve,train,notebook
 
-.PHONY: quickstart test test-fast lint bench docs clean
+.PHONY: quickstart test test-fast lint bench peers docs clean
 
 .venv/bin/uv:
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 12))' || \
@@ -45,6 +45,13 @@ lint: .venv/.dev
 
 bench: .venv/.parity
 	$(PY) -m benchmarks
+
+# The trainers that GRPO steps are compared with, each in an environment of its own.
+peers: .venv/bin/uv
+	$(UV) venv -q -p $(PY) .venv/peers/trl && $(UV) pip install -q -p .venv/peers/trl trl torch datasets accelerate
+	$(UV) venv -q -p $(PY) .venv/peers/tunix && $(UV) pip install -q -p .venv/peers/tunix google-tunix optax flax grain
+	@echo "export NOISYJAX_TRL_PYTHON=$(CURDIR)/.venv/peers/trl/bin/python"
+	@echo "export NOISYJAX_TUNIX_PYTHON=$(CURDIR)/.venv/peers/tunix/bin/python"
 
 docs: .venv/.dev
 	$(PY) docs/generate.py
