@@ -52,6 +52,7 @@ def test_the_plain_run_moves(plain, folder):
     assert plain[1][1]["mismatch/abs/max"] < 1e-4  # the sampler of step 2 has the weights that step 1 made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

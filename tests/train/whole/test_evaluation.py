@@ -68,6 +68,7 @@ def test_on_a_mesh(evaluated):
     assert alone.evaluations == many.evaluations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 2])
 def test_stopped_in_the_middle_of_one(evaluated, monkeypatch, step):
     """The step is stored; the next call ends its evaluation first, and its line is whole."""

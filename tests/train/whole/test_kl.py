@@ -43,6 +43,7 @@ def test_without_beta_no_reference_is_loaded(grpo, monkeypatch):
     assert "kl" not in lines[0]
 
 
+@pytest.mark.slow
 def test_kl_in_the_loss_holds_the_policy_back(grpo):
     """The same rewards with and without a strong pull to the start: KL is 0 at first and smaller ever after."""
     fast = {"reward": VARIED, "steps": 4, "optimizer": {"learning_rate": 1e-2}}
@@ -54,6 +55,7 @@ def test_kl_in_the_loss_holds_the_policy_back(grpo):
     assert held[-1]["loss/kl"] == pytest.approx(5 * held[-1]["kl"], rel=0.1)  # k3, sequence means against token means
 
 
+@pytest.mark.slow
 def test_kl_in_the_reward(grpo):
     """At the start it is nothing; later it is part of the advantages, so the trajectories part."""
     fast = {"steps": 3, "optimizer": {"learning_rate": 1e-2}, "reward": VARIED}
