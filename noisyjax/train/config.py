@@ -15,6 +15,7 @@ from noisyjax.train.loop import LoopConfig
 from noisyjax.train.losses import LossConfig
 from noisyjax.train.optimizer import OptimizerConfig
 from noisyjax.train.rewards import RewardConfig
+from noisyjax.train.rewards.config import GuardConfig
 from noisyjax.train.rollout import RolloutConfig
 from noisyjax.train.update import UpdateConfig
 
@@ -105,6 +106,13 @@ class GrpoConfig(TrainConfig):
             raise ValueError("reference is given, but loss.beta is 0: nothing is measured against it")
         if self.reward.rationale == "graded" and self.reward.asks_rationale and self.judge.kind == "engine":
             raise ValueError("reward.rationale: graded needs a judge that grades: judge.kind: rules")
+        penal = [name for name, guard in self.reward.guards if isinstance(guard, GuardConfig) and guard.penalty]
+        penal += ["overlong_buffer"] if self.advantage.overlong_buffer else []
+        if self.advantage.per_component and penal:
+            raise ValueError(
+                f"advantage.per_component: true normalises each term, so the size of a penalty ({', '.join(penal)}) "
+                "would vanish: use one or the other"
+            )
         limit = self.rollout.max_tokens
         if self.advantage.overlong_buffer > limit:
             raise ValueError(f"advantage.overlong_buffer is above rollout.max_tokens: {limit}")

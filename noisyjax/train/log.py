@@ -115,7 +115,8 @@ def read_samples(out: str | Path) -> list[dict[str, Any]]:
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    # Half a character (a lone surrogate in somebody's data) must not end a run.
+    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
 
 
 def _keep_until(log: Any, done: int) -> list[dict[str, Any]]:

@@ -50,6 +50,10 @@ def test_what_sets_the_others_apart():
         (["rollout.max_tokens=9000"], r"update.row_tokens: 8192 is too short .* 13096 would do"),
         (["loss.betta=0.1"], r"loss.betta .*unknown key; did you mean 'beta'"),
         (["judge.kind=engine"], r"judge.engine: required, but missing"),
+        (
+            ["advantage.per_component=true", "reward.guards.identical={limit: 0.5, penalty: 0.5}"],
+            r"size of a penalty \(identical\)",
+        ),
         (["reward.combination=aditive"], r"did you mean 'additive'"),
     ],
 )
