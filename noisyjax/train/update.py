@@ -41,7 +41,7 @@ class UpdateConfig(Schema):
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations and of the weights that they meet. The master weights and the optimizer are float32 always."""
-    remat: Remat = "dots"
+    remat: Remat = Field(default="dots", json_schema_extra=_FREE)
     """What a layer keeps for its backward pass: all; the results of weight products and of attention; its input.
     Keeping all is the slowest of them on the CPU, where memory is what limits."""
     row_tokens: int = Field(default=8192, ge=8, json_schema_extra=_FREE)
