@@ -54,7 +54,7 @@ def _remat(layer: Callable, remat: Remat, scanned: bool) -> Callable:
         return layer
     policies = jax.checkpoint_policies
     dots = policies.save_from_both_policies(
-        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(attention.SAVED, moe.SAVED)
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(attention.SAVED)
     )
     return jax.checkpoint(layer, policy=dots if remat == "dots" else None, prevent_cse=not scanned)
 

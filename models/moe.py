@@ -1,13 +1,15 @@
-"""Mixtures of experts: a router, a dispatch that sorts tokens by expert, and products of groups of rows.
+"""Mixtures of experts: a router, and a dispatch that sorts tokens by expert.
 
-`grouped_dot` is the one product, and the place for a kernel: rows sorted by group, each group times its own matrix. In
-plain XLA it visits the rows tile by tile, so its work grows with the rows and not with the number of experts
-(`jax.lax.ragged_dot` is a masked dense product on the CPU and on most TPUs).
+`experts` is the one way in, and the place for a kernel. In plain XLA it visits the sorted tokens tile by tile, each
+with the weights of its own expert, so that its work grows with the tokens and not with the number of experts, and what
+lies between an expert's products never leaves the cache (`jax.lax.ragged_dot` is a masked dense product on the CPU and
+on most TPUs).
 
 Legend: N tokens, D model, F ffn of an expert, E experts, K experts of a token, L layers, T rows of a tile,
-        M = N*K rows of tokens sorted by expert, I inputs and O outputs of a product.
+        M = N*K rows of tokens sorted by expert, and some spare ones.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,12 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 
 from .config import MoeConfig
-
-SAVED = "experts"
-"""The name under which a remat policy may keep the experts' products rather than make them again."""
 
 
 class Experts(NamedTuple):
@@ -79,23 +77,33 @@ def gated(gate: jax.Array, up: jax.Array, cfg: MoeConfig) -> jax.Array:
     return (up + 1) * gate * jax.nn.sigmoid(cfg.alpha * gate)
 
 
+def expert(x_td: jax.Array, w: Experts, cfg: MoeConfig) -> jax.Array:
+    """One expert, its weights without the axis E, on rows [T, D]; products are accumulated in float32."""
+
+    def product(x_ti: jax.Array, w_oi: jax.Array, bias_o: jax.Array | None) -> jax.Array:
+        y_to = jnp.einsum("ti,oi->to", x_ti, w_oi, preferred_element_type=jnp.float32).astype(x_ti.dtype)
+        return y_to if bias_o is None else y_to + bias_o
+
+    gate_tf, up_tf = product(x_td, w.gate_efd, w.gate_bias_ef), product(x_td, w.up_efd, w.up_bias_ef)
+    return product(gated(gate_tf, up_tf, cfg), w.down_edf, w.down_bias_ed)
+
+
 def experts(x_nd: jax.Array, weight_nk: jax.Array, expert_nk: jax.Array, w: Experts, cfg: MoeConfig) -> jax.Array:
-    """The weighted sum of each token's experts, [N, D] in x's type; the sum is made in float32."""
+    """The weighted sum of each token's experts, [N, D] in x's type; the sum is made in float32.
+
+    The backward pass makes the experts' inner values again, tile by tile: none are kept.
+    """
     n, k = expert_nk.shape
     expert_m = expert_nk.reshape(-1)
-    order_m = jnp.argsort(expert_m, stable=True)
     size_e = jnp.bincount(expert_m, length=cfg.n_experts)
-    sorted_m = expert_m[order_m]
-
-    def product(x_mi: jax.Array, w_eoi: jax.Array, bias_eo: jax.Array | None) -> jax.Array:
-        y_mo = checkpoint_name(grouped_dot(x_mi, w_eoi, size_e), SAVED)
-        return y_mo if bias_eo is None else y_mo + bias_eo[sorted_m]
-
-    x_md = x_nd[order_m // k]
-    h_mf = gated(product(x_md, w.gate_efd, w.gate_bias_ef), product(x_md, w.up_efd, w.up_bias_ef), cfg)
-    y_md = product(h_mf, w.down_edf, w.down_bias_ed)
-    y_nkd = y_md[jnp.argsort(order_m)].reshape(n, k, -1)
-    return jnp.einsum("nkd,nk->nd", y_nkd, weight_nk, preferred_element_type=jnp.float32).astype(x_nd.dtype)
+    order_m = jnp.argsort(expert_m, stable=True)
+    place_m = jnp.zeros_like(order_m).at[order_m].set(jnp.arange(n * k), unique_indices=True)
+    tile = tile_rows(n * k, cfg.n_experts)
+    # The last tile reaches beyond the last row: what is read and written there goes nowhere.
+    source_m = jnp.pad(order_m, (0, tile)) // k
+    y_md = _by_expert(cfg, tile, x_nd[source_m], size_e, w)
+    parts = [y_md[place_n] * weight_nk[:, i, None] for i, place_n in enumerate(place_m.reshape(n, k).T)]
+    return functools.reduce(jnp.add, parts).astype(x_nd.dtype)
 
 
 class MoE(nnx.Module):
@@ -126,37 +134,73 @@ def _value(param: Any) -> Any:
     return None if param is None else param[...]
 
 
-# ---- products of groups of rows
-
-
-@jax.custom_vjp
-def grouped_dot(x_mi: jax.Array, w_eoi: jax.Array, size_e: jax.Array) -> jax.Array:
-    """Rows times the matrix of their group: x [M, I], w [E, O, I] -> [M, O] in x's type, accumulated in float32.
-
-    size_e: int32 [E], rows of each group; they lie one group after the other and are M in all.
-    """
-    return _rows_by_group(x_mi, w_eoi, size_e, "ti,oi->to")
-
-
-def _forward(x_mi: jax.Array, w_eoi: jax.Array, size_e: jax.Array) -> tuple[jax.Array, tuple]:
-    return _rows_by_group(x_mi, w_eoi, size_e, "ti,oi->to"), (x_mi, w_eoi, size_e)
-
-
-def _backward(residuals: tuple, dy_mo: jax.Array) -> tuple[jax.Array, jax.Array, None]:
-    x_mi, w_eoi, size_e = residuals
-    return _rows_by_group(dy_mo, w_eoi, size_e, "to,oi->ti"), _outer_by_group(dy_mo, x_mi, size_e, w_eoi.dtype), None
-
-
-grouped_dot.defvjp(_forward, _backward)
+# ---- tiles of sorted rows
 
 
 def tile_rows(rows: int, groups: int) -> int:
     """Rows of a tile: few against a group, whose last tile is partly wasted, but enough for a good product."""
-    return int(np.clip(2 ** round(math.log2(max(rows / groups, 1)) / 2 + 2), 8, 128))
+    return int(np.clip(2 ** round(math.log2(max(rows / groups, 1)) / 2 + 2.5), 8, 128))
 
 
-def _over_groups(size_e: jax.Array, tile: int, body: Callable[[jax.Array, jax.Array, jax.Array, Any], Any], carry: Any):
-    """`body(group, its first row, its number of tiles, carry)` for every group that has rows, in order."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _by_expert(cfg: MoeConfig, tile: int, x_md: jax.Array, size_e: jax.Array, w: Experts) -> jax.Array:
+    """`expert` on every row [M, D]: those of the first expert, size_e[0] of them, then those of the second, ..."""
+
+    def group(e: jax.Array, start: jax.Array, tiles: jax.Array, y_md: jax.Array) -> jax.Array:
+        mine = _take(w, e)
+
+        def one(i: jax.Array, y_md: jax.Array) -> jax.Array:
+            # A group's last tile reaches into the next one, whose own tiles come later and write over it.
+            y_td = expert(_rows(x_md, start + i * tile, tile), mine, cfg)
+            return jax.lax.dynamic_update_slice_in_dim(y_md, y_td, start + i * tile, 0)
+
+        return jax.lax.fori_loop(0, tiles, one, y_md)
+
+    return _over_groups(size_e, tile, group, jnp.zeros_like(x_md))
+
+
+def _forward(cfg: MoeConfig, tile: int, x_md: jax.Array, size_e: jax.Array, w: Experts) -> tuple[jax.Array, tuple]:
+    return _by_expert(cfg, tile, x_md, size_e, w), (x_md, size_e, w)
+
+
+def _backward(cfg: MoeConfig, tile: int, residuals: tuple, dy_md: jax.Array) -> tuple[jax.Array, None, Experts]:
+    x_md, size_e, w = residuals
+
+    def group(e: jax.Array, start: jax.Array, tiles: jax.Array, carry: tuple) -> tuple:
+        mine = _take(w, e)
+
+        def one(i: jax.Array, carry: tuple) -> tuple:
+            dx_md, dmine = carry
+            inside_t1 = (i * tile + jnp.arange(tile) < size_e[e])[:, None]
+            dy_td = jnp.where(inside_t1, _rows(dy_md, start + i * tile, tile), 0)
+            _, pull = jax.vjp(lambda x, w: expert(x, w, cfg), _rows(x_md, start + i * tile, tile), mine)
+            dx_td, dw = pull(dy_td)
+            dx_md = jax.lax.dynamic_update_slice_in_dim(dx_md, dx_td, start + i * tile, 0)
+            return dx_md, jax.tree.map(jnp.add, dmine, dw)
+
+        dx_md, dw = carry
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), mine)
+        dx_md, dmine = jax.lax.fori_loop(0, tiles, one, (dx_md, zeros))
+        put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=e, axis=0)
+        return dx_md, jax.tree.map(lambda whole, part: put(whole, part.astype(whole.dtype)), dw, dmine)
+
+    dx_md, dw = _over_groups(size_e, tile, group, jax.tree.map(jnp.zeros_like, (x_md, w)))
+    return dx_md, None, dw
+
+
+_by_expert.defvjp(_forward, _backward)
+
+
+def _take(w: Experts, e: jax.Array) -> Experts:
+    return jax.tree.map(lambda x: x[e], w)
+
+
+def _rows(x_md: jax.Array, start: jax.Array, tile: int) -> jax.Array:
+    return jax.lax.dynamic_slice_in_dim(x_md, start, tile)
+
+
+def _over_groups(size_e: jax.Array, tile: int, body: Callable[..., Any], carry: Any) -> Any:
+    """`carry = body(group, its first row, its number of tiles, carry)` for every group that has rows, in order."""
     start_e, tiles_e = jnp.cumsum(size_e) - size_e, (size_e + tile - 1) // tile
     active_e = jnp.argsort(size_e == 0, stable=True)
 
@@ -165,42 +209,3 @@ def _over_groups(size_e: jax.Array, tile: int, body: Callable[[jax.Array, jax.Ar
         return body(e, start_e[e], tiles_e[e], carry)
 
     return jax.lax.fori_loop(0, (size_e > 0).sum(), one, carry)
-
-
-def _rows_by_group(x_mi: jax.Array, w_eoi: jax.Array, size_e: jax.Array, product: str) -> jax.Array:
-    """`product` (an einsum of a tile and one matrix) of every row with its group's matrix."""
-    rows, tile = x_mi.shape[0], tile_rows(x_mi.shape[0], w_eoi.shape[0])
-    x_mi = jnp.pad(x_mi, ((0, tile), (0, 0)))
-
-    def group(e: jax.Array, start: jax.Array, tiles: jax.Array, out: jax.Array) -> jax.Array:
-        w_oi = w_eoi[e]
-
-        def one(i: jax.Array, out: jax.Array) -> jax.Array:
-            # The last tile reaches into the next group, whose own tiles come later and write over it.
-            x_ti = jax.lax.dynamic_slice_in_dim(x_mi, start + i * tile, tile)
-            y_to = jnp.einsum(product, x_ti, w_oi, preferred_element_type=jnp.float32).astype(out.dtype)
-            return jax.lax.dynamic_update_slice_in_dim(out, y_to, start + i * tile, 0)
-
-        return jax.lax.fori_loop(0, tiles, one, out)
-
-    width = w_eoi.shape[1 if product.endswith("o") else 2]
-    return _over_groups(size_e, tile, group, jnp.zeros((rows + tile, width), x_mi.dtype))[:rows]
-
-
-def _outer_by_group(dy_mo: jax.Array, x_mi: jax.Array, size_e: jax.Array, dtype: Any) -> jax.Array:
-    """[E, O, I]: the sum over each group's rows of dy x^T."""
-    tile = tile_rows(x_mi.shape[0], size_e.shape[0])
-    dy_mo, x_mi = (jnp.pad(a, ((0, tile), (0, 0))) for a in (dy_mo, x_mi))
-    shape = (dy_mo.shape[1], x_mi.shape[1])
-
-    def group(e: jax.Array, start: jax.Array, tiles: jax.Array, dw_eoi: jax.Array) -> jax.Array:
-        def one(i: jax.Array, dw_oi: jax.Array) -> jax.Array:
-            dy_to, x_ti = (jax.lax.dynamic_slice_in_dim(a, start + i * tile, tile) for a in (dy_mo, x_mi))
-            mine_t1 = (i * tile + jnp.arange(tile) < size_e[e])[:, None]
-            dy_to = jnp.where(mine_t1, dy_to, 0)
-            return dw_oi + jnp.einsum("to,ti->oi", dy_to, x_ti, preferred_element_type=jnp.float32)
-
-        dw_oi = jax.lax.fori_loop(0, tiles, one, jnp.zeros(shape, jnp.float32))
-        return jax.lax.dynamic_update_index_in_dim(dw_eoi, dw_oi.astype(dtype), e, 0)
-
-    return _over_groups(size_e, tile, group, jnp.zeros((size_e.shape[0], *shape), dtype))

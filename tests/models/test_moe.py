@@ -15,7 +15,6 @@ from noisyjax.models.moe import (
     Experts,
     experts,
     gated,
-    grouped_dot,
     load_balancing_loss,
     route,
     router_logits,
@@ -94,16 +93,18 @@ def test_experts_and_their_gradients_are_those_of_a_dense_sum(cfg, tokens):
 
 
 @pytest.mark.parametrize("sizes", [(0, 0, 40), (40, 0, 0), (1, 38, 1), (13, 14, 13), (8, 16, 16)])
-def test_grouped_dot_whatever_the_sizes(sizes):
-    x, w = random(40, 4), random(3, 5, 4)
-    owner = np.repeat(np.arange(3), sizes)
-    expected = jnp.einsum("mi,moi->mo", x, w[owner])
-    np.testing.assert_allclose(grouped_dot(x, w, jnp.asarray(sizes)), expected, atol=1e-5)
-    dy = random(40, 5, seed=2)
-    dx, dw, _ = jax.vjp(grouped_dot, x, w, jnp.asarray(sizes))[1](dy)
-    np.testing.assert_allclose(dx, jnp.einsum("mo,moi->mi", dy, w[owner]), atol=1e-5)
-    parts = [dy[owner == e].T @ x[owner == e] for e in range(3)]
-    np.testing.assert_allclose(dw, jnp.stack(parts), atol=1e-4)
+def test_groups_of_any_size(sizes):
+    """All tokens to one expert, to some, or to all: tiles that reach over a group's end harm no other group."""
+    cfg = MoeConfig(n_experts=3, top_k=1, d_ff=6, norm_topk=True, bias=True, clamp=0.8)
+    x_nd, w, up = random(40, 4), weights(cfg), random(40, 4, seed=9)
+    chosen = jnp.asarray(np.random.default_rng(0).permutation(np.repeat(np.arange(3), sizes))[:, None])
+    shares = random(40, 1, seed=2)
+
+    def loss(how, x, shares, w):
+        return jnp.sum(up * how(x, shares, chosen, w, cfg))
+
+    got, expected = (jax.value_and_grad(loss, (1, 2, 3))(how, x_nd, shares, w) for how in (experts, dense))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), got, expected)
 
 
 def test_a_token_is_answered_alike_in_any_company():
