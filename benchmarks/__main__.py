@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import judge, memory, schedule, speed, training
+from benchmarks import experts, judge, memory, schedule, speed, training
 from noisyjax.errors import UsageError
 
 ALL = {
@@ -27,6 +27,7 @@ ALL = {
     "layout": schedule.layout,
     "memory": memory.long_prompt,
     "judge": judge.verdicts,
+    "experts": experts.dispatch,
     "grpo": training.grpo,
 }
 
