@@ -14,3 +14,10 @@ def visible(text: str, *, bidi: bool = True) -> str:
     direction alone, for a place that contains them otherwise.
     """
     return text.replace("\r\n", "\n").translate(_UNSAFE | _BIDI if bidi else _UNSAFE)
+
+
+def duration(seconds: float) -> str:
+    """`1 h 02 min`, `3 min 20 s`, `12 s`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.progress import TaskID as BarId
 
 from noisyjax.records import Completion, Score, State
-from noisyjax.visible import visible
+from noisyjax.visible import duration, visible
 
 PLAIN_SECONDS = 15.0
 """Between two plain lines."""
@@ -68,7 +68,7 @@ class RunProgress:
 
     def line(self) -> str:
         left = self.seconds_left()
-        eta = "" if left is None or self._done >= self._total else f", about {_duration(left)} left"
+        eta = "" if left is None or self._done >= self._total else f", about {duration(left)} left"
         return f"{self._name}: {self._done}/{self._total} samples, {self.figures()}{eta}"
 
     def figures(self) -> str:
@@ -82,9 +82,3 @@ class RunProgress:
         if not self._fresh:
             return None
         return (self._total - self._done) * (self._clock() - self._start) / self._fresh
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -9,6 +9,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from noisyjax.visible import duration
+
 PLAIN_SECONDS = 15.0
 """Between two plain lines."""
 
@@ -96,10 +98,3 @@ class TrainProgress:
     def _refresh(self) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, figures=self._figures, stage=self._stage)
-
-
-def duration(seconds: float) -> str:
-    """`1 h 02 min`, `3 min 20 s`, `12 s`."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

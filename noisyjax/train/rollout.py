@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -40,7 +40,7 @@ class RolloutConfig(Schema):
     min_prefix: int = Field(default=0, ge=0, json_schema_extra=_FREE)
     """Shortest beginning that different prompts share, in tokens; 0: none. The samples of one prompt always share its
     prefill. Worth it where records have one block of noise in common; steps that share otherwise compile anew."""
-    dtype: str = Field(default="auto", pattern="^(auto|float32|bfloat16)$")
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the sampler's weights; auto: the update's compute type."""
 
 
