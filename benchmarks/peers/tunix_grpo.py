@@ -102,7 +102,9 @@ learner = GRPOLearner(
     algo_config=GRPOConfig(num_generations=toy.SAMPLES, num_iterations=1, beta=toy.BETA, epsilon=0.2),
     reward_fns=reward,
 )
+# Its sampler puts a BOS before each prompt: one character less keeps the token count the same.
+prompts = [[text[1:] for text in toy.prompts(step)] for step in range(toy.STEPS)]
 with mesh:
-    learner.train([{"prompts": np.array(toy.prompts(step))} for step in range(toy.STEPS)])
+    learner.train([{"prompts": np.array(texts)} for texts in prompts])
 # The reward is asked for once a step, between sampling and update: from one to the next is one whole step.
 toy.say("tunix", [b - a for a, b in itertools.pairwise(times)])

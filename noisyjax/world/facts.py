@@ -1,9 +1,12 @@
 """The tiny world's questions: a handful of facts about people, and a question that some of them answer.
 
     Document 1:                                  facts (gold and bystanders, in a drawn order)
-    bob age 3 . carl room 5 . anna code 7 .
-    anna code + bob age ?                        question
-    <think> <reference> anna code 7 . bob age 3 . </reference> 7 + 3 = 10 </think> 10      what a good answer looks like
+    age bob 3 . room carl 5 . code anna 7 .
+    code anna + age bob ?                        question
+    <think> <reference> code anna 7 . age bob 3 . </reference> 7 + 3 = 10 </think> 10      what a good answer looks like
+
+The name stands beside the value, so a tiny model learns to look names up long before it heeds attributes. It is nearly
+always right without noise, and wrong where facts look alike.
 
 Training and evaluation never share a question: a question belongs to one or the other by a hash of its kind and gold
 facts, whatever the seed, so any two seeds may be trained and evaluated on.
@@ -28,7 +31,7 @@ BYSTANDERS = (1, 3)
 
 @dataclass(frozen=True)
 class Fact:
-    """One person's one value. A qualified fact ("old anna code 3") is about the past and answers nothing."""
+    """One person's one value. A qualified fact ("old code anna 3") is about the past and answers nothing."""
 
     name: str
     attribute: str
@@ -37,7 +40,7 @@ class Fact:
 
     @property
     def key(self) -> str:
-        return f"{self.name} {self.attribute}"
+        return f"{self.attribute} {self.name}"
 
     @property
     def text(self) -> str:

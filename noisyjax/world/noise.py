@@ -1,8 +1,8 @@
 """The tiny world's noise: texts that hold digits and answer nothing.
 
     RD  the train leaves the harbour at 7 . tea costs 4 coins .         about things, in other forms than facts
-    RC  <user> will room 4 . tom age 2 . will room ? <assistant> 4      chat about people whom no question asks about
-    HN  old anna code 3 . anna age 4 . bob code 8 .                     facts that look like the gold ones
+    RC  <user> room will 4 . age tom 2 . room will ? <assistant> 4      chat about people whom no question asks about
+    HN  old code anna 3 . age anna 4 . code bob 8 .                     facts that look like the gold ones
 
 Small talk is chat without digits. It is no noise: training on it teaches the chat markers, long prompts and the words
 of the others, so that what is measured under noise is distraction and not what the model has never seen.
@@ -40,9 +40,9 @@ TALK: tuple[Exchange, ...] = (
     ("thanks .", "fine ."),
 )
 CHAT: tuple[Exchange, ...] = (
-    ("Document 1:\n{name} {a} {n} . {other} {b} {m} .\n\n{name} {a} ?", "{n}"),
-    ("Document 1:\n{other} {b} {m} . {name} {a} {n} .\n\n{name} {a} + {other} {b} ?", "{sum}"),
-    ("Document 1:\n{other} {b} {m} . {name} {a} {n} .\n\n{name} {a} ?", "{n}"),
+    ("Document 1:\n{a} {name} {n} . {b} {other} {m} .\n\n{a} {name} ?", "{n}"),
+    ("Document 1:\n{b} {other} {m} . {a} {name} {n} .\n\n{a} {name} + {b} {other} ?", "{sum}"),
+    ("Document 1:\n{b} {other} {m} . {a} {name} {n} .\n\n{a} {name} ?", "{n}"),
     ("when does the {thing} leave ?", "the {thing} leaves at {n} ."),
 )
 

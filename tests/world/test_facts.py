@@ -29,12 +29,12 @@ def answer_by_reading(evidence: str, question: str) -> str:
 def test_a_worked_example():
     gold = (Fact("anna", "code", 7), Fact("bob", "age", 3))
     p = Puzzle("x", "sum2", gold, (gold[1], Fact("carl", "room", 5, "old"), gold[0]))
-    assert p.question == "anna code + bob age ?"
-    assert p.evidence == "bob age 3 . old carl room 5 . anna code 7 ."
-    assert p.target == "<think> <reference> anna code 7 . bob age 3 . </reference> 7 + 3 = 10 </think> 10"
+    assert p.question == "code anna + age bob ?"
+    assert p.evidence == "age bob 3 . old room carl 5 . code anna 7 ."
+    assert p.target == "<think> <reference> code anna 7 . age bob 3 . </reference> 7 + 3 = 10 </think> 10"
     less = Puzzle("y", "compare", gold[::-1], gold)
-    assert (less.question, less.working, less.answer) == ("bob age > anna code ?", "3 > 7 = no", "no")
-    assert Puzzle("z", "lookup", gold[:1], gold).target == "<think> <reference> anna code 7 . </reference> 7 </think> 7"
+    assert (less.question, less.working, less.answer) == ("age bob > code anna ?", "3 > 7 = no", "no")
+    assert Puzzle("z", "lookup", gold[:1], gold).target == "<think> <reference> code anna 7 . </reference> 7 </think> 7"
 
 
 @pytest.mark.parametrize("stream", ["eval", "grpo"])
@@ -96,8 +96,8 @@ class TestNoise:
             facts = FACT.findall(text)
             assert len(facts) == len(set(facts)) == 2 * noise.LOOKALIKES
             keys = {fact.key for fact in p.facts}
-            for past, name, attribute, _ in facts:
-                assert past or f"{name} {attribute}" not in keys
+            for past, attribute, name, _ in facts:
+                assert past or f"{attribute} {name}" not in keys
             both = f"{p.evidence} {text}"
             assert answer_by_reading(both, p.question) == p.answer
 
@@ -106,10 +106,10 @@ class TestNoise:
         for p in (puzzle(1, "eval", i) for i in range(MANY)):
             gold = {fact.key: fact.value for fact in p.gold}
             text = " ".join(noise.lookalikes(p, Draw(("t", p.id))))
-            for past, name, attribute, value in FACT.findall(text):
-                if past and f"{name} {attribute}" in gold:
+            for past, attribute, name, value in FACT.findall(text):
+                if past and f"{attribute} {name}" in gold:
                     found += 1
-                    assert int(value) != gold[f"{name} {attribute}"]
+                    assert int(value) != gold[f"{attribute} {name}"]
         assert found > MANY
 
     def test_documents_and_chats_hold_digits_and_nobody_who_is_asked_about(self):
