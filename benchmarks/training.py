@@ -52,7 +52,7 @@ def run_ours() -> None:
     import toy
 
     from noisyjax.train import GrpoConfig, train_grpo
-    from noisyjax.train.log import read_metrics
+    from noisyjax.train.watch.log import read_metrics
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

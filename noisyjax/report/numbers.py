@@ -12,7 +12,7 @@ from noisyjax.report.kinds import kinds
 from noisyjax.report.page import write_text
 from noisyjax.report.reading import read
 from noisyjax.report.training import TrainingRun
-from noisyjax.train.log import finite
+from noisyjax.train.watch.log import finite
 
 
 def write_json(urls: Sequence[str], out: Path, *, draws: int = 2000) -> Path:

@@ -21,7 +21,7 @@ from noisyjax.report.data import RunReport, run_report
 from noisyjax.scoring import Interval
 from noisyjax.store.folder import Folder
 from noisyjax.store.manifest import MANIFEST_NAME
-from noisyjax.train.log import METRICS, SAMPLES, finite
+from noisyjax.train.watch.log import METRICS, SAMPLES, finite
 
 MARK = "training.json"
 """The file by which a training run is known; `noisyjax.train.loop` writes it."""

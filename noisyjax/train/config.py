@@ -9,15 +9,15 @@ from pydantic import Field, model_validator
 from noisyjax.config import Schema
 from noisyjax.instruct import DataConfig
 from noisyjax.judge import EngineJudgeConfig, RuleJudgeConfig
-from noisyjax.train.adapter import LoraConfig
-from noisyjax.train.advantages import AdvantageConfig
 from noisyjax.train.loop import LoopConfig
-from noisyjax.train.losses import LossConfig
-from noisyjax.train.optimizer import OptimizerConfig
+from noisyjax.train.objective.advantages import AdvantageConfig
+from noisyjax.train.objective.losses import LossConfig
 from noisyjax.train.rewards import RewardConfig
 from noisyjax.train.rewards.config import GuardConfig
 from noisyjax.train.rollout import RolloutConfig
-from noisyjax.train.update import UpdateConfig
+from noisyjax.train.step.adapter import LoraConfig
+from noisyjax.train.step.optimizer import OptimizerConfig
+from noisyjax.train.step.update import UpdateConfig
 
 _FREE: dict[str, Any] = {"affects_results": False}
 

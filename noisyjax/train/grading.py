@@ -11,8 +11,8 @@ from noisyjax.chat.reference import clip_tokens
 from noisyjax.instruct import Asked, PromptConfig, instruction
 from noisyjax.judge import Judge, OutcomeItem, RationaleItem
 from noisyjax.records import Verdict
-from noisyjax.train import metrics
-from noisyjax.train.metrics import Metrics
+from noisyjax.train.objective import metrics
+from noisyjax.train.objective.metrics import Metrics
 from noisyjax.train.rewards import (
     Case,
     RewardConfig,

@@ -19,19 +19,19 @@ from noisyjax.instruct import prompt_stream
 from noisyjax.judge import Judge
 from noisyjax.records import Completion, Finish
 from noisyjax.store import model_identity
-from noisyjax.train import metrics
-from noisyjax.train.advantages import Advantages, advantages, informative, overlong_penalty
 from noisyjax.train.config import GrpoConfig
 from noisyjax.train.grading import Graded, Grader
 from noisyjax.train.learner import Learner
 from noisyjax.train.loop import DataEnd, Step
-from noisyjax.train.losses import policy_loss, reward_kl
-from noisyjax.train.metrics import Mean, Metrics, Total
-from noisyjax.train.progress import TrainProgress
+from noisyjax.train.objective import metrics
+from noisyjax.train.objective.advantages import Advantages, advantages, informative, overlong_penalty
+from noisyjax.train.objective.losses import policy_loss, reward_kl
+from noisyjax.train.objective.metrics import Mean, Metrics, Total
+from noisyjax.train.objective.weights import high_entropy, token_weights
 from noisyjax.train.rollout import Rollout, Sampler, length_figures
-from noisyjax.train.rows import Group, MicroBatch, Response
-from noisyjax.train.samples import sample_rows
-from noisyjax.train.weights import high_entropy, token_weights
+from noisyjax.train.step.rows import Group, MicroBatch, Response
+from noisyjax.train.watch.progress import TrainProgress
+from noisyjax.train.watch.samples import sample_rows
 
 
 @dataclass(frozen=True)

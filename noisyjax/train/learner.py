@@ -20,10 +20,10 @@ from noisyjax.errors import UsageError
 from noisyjax.models import lora
 from noisyjax.models.decoder import Decoder
 from noisyjax.train.config import GrpoConfig, TrainConfig, TrainMeshConfig
-from noisyjax.train.metrics import Metrics
-from noisyjax.train.optimizer import optimizer
-from noisyjax.train.rows import Group, MicroBatch, Rows
-from noisyjax.train.update import LossFn, Params, Updater
+from noisyjax.train.objective.metrics import Metrics
+from noisyjax.train.step.optimizer import optimizer
+from noisyjax.train.step.rows import Group, MicroBatch, Rows
+from noisyjax.train.step.update import LossFn, Params, Updater
 
 
 @dataclass

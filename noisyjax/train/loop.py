@@ -19,9 +19,9 @@ from noisyjax.errors import RunError, UsageError
 from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.store import Lock, open_folder
 from noisyjax.store.lock import LOCK_NAME
-from noisyjax.train.log import EVALUATED, LogConfig, MetricLog, finite
-from noisyjax.train.progress import TrainProgress
 from noisyjax.train.state import Checkpoints, StateConfig
+from noisyjax.train.watch.log import EVALUATED, LogConfig, MetricLog, finite
+from noisyjax.train.watch.progress import TrainProgress
 
 log = logging.getLogger(__name__)
 

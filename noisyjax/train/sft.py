@@ -9,14 +9,14 @@ import numpy as np
 
 from noisyjax.instruct import Batch, SftExample, example_stream
 from noisyjax.store import model_identity
-from noisyjax.train import metrics
 from noisyjax.train.config import SftConfig
 from noisyjax.train.learner import Learner
 from noisyjax.train.loop import DataEnd, Step
-from noisyjax.train.metrics import Mean, Metrics, Total
-from noisyjax.train.progress import TrainProgress
-from noisyjax.train.rows import Group, Response, Rows
-from noisyjax.train.weights import token_weights
+from noisyjax.train.objective import metrics
+from noisyjax.train.objective.metrics import Mean, Metrics, Total
+from noisyjax.train.objective.weights import token_weights
+from noisyjax.train.step.rows import Group, Response, Rows
+from noisyjax.train.watch.progress import TrainProgress
 
 
 class SftTask:

@@ -11,7 +11,7 @@ from evaluate_fakes import FakeEngine, fake_run, unit
 
 from noisyjax.config import RESOLVED_NAME
 from noisyjax.records import LABEL_ID, LABELS, Completion, Finish
-from noisyjax.train.log import LogConfig, MetricLog
+from noisyjax.train.watch.log import LogConfig, MetricLog
 from noisyjax.world.files import write_eval
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from noisyjax.models import ModelConfig, RopeConfig
-from noisyjax.train.rows import Group, Response
+from noisyjax.train.step.rows import Group, Response
 
 
 @pytest.fixture(scope="session")

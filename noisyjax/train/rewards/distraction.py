@@ -23,7 +23,7 @@ from noisyjax.chat.reference import without_tags
 from noisyjax.judge.asking import MATERIAL, Form, JudgeConfig
 from noisyjax.judge.guard import neutralise
 from noisyjax.records import Verdict
-from noisyjax.train.metrics import Mean, Metrics
+from noisyjax.train.objective.metrics import Mean, Metrics
 from noisyjax.train.rewards.config import DistractionConfig
 from noisyjax.train.rewards.ngrams import Gram, gram_set, grams
 from noisyjax.train.rewards.samples import Sample

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from noisyjax.train.metrics import Mean, Metrics
+from noisyjax.train.objective.metrics import Mean, Metrics
 from noisyjax.train.rewards.config import GuardConfig, GuardsConfig
 from noisyjax.train.rewards.ngrams import Gram, gram_set, grams, share_within, words
 from noisyjax.train.rewards.samples import Case, Sample

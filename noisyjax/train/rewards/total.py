@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from noisyjax.records import Verdict
-from noisyjax.train.metrics import Mean, Metrics
+from noisyjax.train.objective.metrics import Mean, Metrics
 from noisyjax.train.rewards.config import RewardConfig
 from noisyjax.train.rewards.samples import Fault, Sample
 

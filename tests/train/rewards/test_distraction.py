@@ -5,7 +5,7 @@ import pytest
 
 from noisyjax.judge.asking import JudgeConfig, judge_items
 from noisyjax.records import Completion, Finish, Request, Verdict
-from noisyjax.train.metrics import reduce
+from noisyjax.train.objective.metrics import reduce
 from noisyjax.train.rewards import (
     DISTRACTION,
     DistractionConfig,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from noisyjax.train.metrics import reduce
+from noisyjax.train.objective.metrics import reduce
 from noisyjax.train.rewards import GuardsConfig, measure_guards
 
 NAN = float("nan")

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noisyjax.records import Finish, Verdict
-from noisyjax.train.advantages import AdvantageConfig, advantages
-from noisyjax.train.metrics import reduce
+from noisyjax.train.objective.advantages import AdvantageConfig, advantages
+from noisyjax.train.objective.metrics import reduce
 from noisyjax.train.rewards import (
     Case,
     RewardConfig,

@@ -11,9 +11,9 @@ import pytest
 
 from noisyjax import models
 from noisyjax.errors import RunError
-from noisyjax.train.log import read_metrics
 from noisyjax.train.runs import train_grpo
 from noisyjax.train.state import Checkpoints
+from noisyjax.train.watch.log import read_metrics
 
 
 def params_of(done):

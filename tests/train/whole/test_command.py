@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from noisyjax.errors import NoisyjaxError
-from noisyjax.train.log import read_metrics
 from noisyjax.train.runs import train_grpo
+from noisyjax.train.watch.log import read_metrics
 
 VARIED = {"reward_fn": "toy_rewards:varied"}
 
@@ -52,7 +52,7 @@ REFUSED = {
 def test_refused(name, file, capfd, monkeypatch):
     """In this process, with the updater's programs forbidden."""
     from noisyjax.cli import main
-    from noisyjax.train.update import Updater
+    from noisyjax.train.step.update import Updater
 
     words, says, advises = REFUSED[name]
     monkeypatch.setattr(Updater, "start", lambda *_: pytest.fail("something was compiled"))

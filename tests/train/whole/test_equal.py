@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from noisyjax.instruct import RecordStream
-from noisyjax.train.log import read_metrics, read_samples
 from noisyjax.train.runs import train_grpo
+from noisyjax.train.watch.log import read_metrics, read_samples
 
 KL = {"beta": 0.05, "aggregation": "token-mean", "entropy_coef": 0.01}
 FIGURES = ("loss", "kl", "reward/total", "update/grad_norm", "mismatch/abs/max", "length/mean", "advantage/abs")

@@ -12,8 +12,8 @@ import pytest
 from noisyjax.evaluate import evaluator
 from noisyjax.evaluate.results import load_results
 from noisyjax.interrupts import Stopped
-from noisyjax.train.log import read_metrics
 from noisyjax.train.runs import train_grpo
+from noisyjax.train.watch.log import read_metrics
 
 SWEEP = (
     "bench.datasets=[quickstart_facts]",

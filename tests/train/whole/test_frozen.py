@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from noisyjax.train.log import read_metrics
 from noisyjax.train.runs import train_grpo
+from noisyjax.train.watch.log import read_metrics
 
 
 @pytest.fixture(scope="module")

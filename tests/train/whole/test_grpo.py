@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from noisyjax.train.log import read_metrics, read_samples
 from noisyjax.train.runs import train_grpo
+from noisyjax.train.watch.log import read_metrics, read_samples
 
 
 def params_of(done):

@@ -10,9 +10,9 @@ from noisyjax.engine.server.app import ChatApp, running
 from noisyjax.engine.server.faults import FaultPlan
 from noisyjax.engine.server.protocol import Reply
 from noisyjax.errors import RunError
-from noisyjax.train.log import read_metrics, read_samples
 from noisyjax.train.runs import train_grpo
 from noisyjax.train.state import Checkpoints
+from noisyjax.train.watch.log import read_metrics, read_samples
 
 JUDGED = {"reward_fn": None, "combination": "additive", "format": {"role": "none"}}
 

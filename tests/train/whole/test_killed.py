@@ -11,10 +11,10 @@ import yaml
 
 from noisyjax.interrupts import Stopped
 from noisyjax.train.learner import Learner
-from noisyjax.train.log import read_metrics, read_samples
 from noisyjax.train.rollout import Sampler
 from noisyjax.train.runs import train_grpo
 from noisyjax.train.state import Checkpoints
+from noisyjax.train.watch.log import read_metrics, read_samples
 
 TIMED = ("speed/", "seconds", "data/seen", "data/kept")
 STEPS = 5

@@ -6,8 +6,8 @@ import pytest
 from noisyjax import models
 from noisyjax.errors import UsageError
 from noisyjax.train import learner
-from noisyjax.train.log import read_metrics
 from noisyjax.train.runs import train_grpo
+from noisyjax.train.watch.log import read_metrics
 
 VARIED = {"reward_fn": "toy_rewards:varied"}
 

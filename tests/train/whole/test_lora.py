@@ -7,8 +7,8 @@ import pytest
 from noisyjax import models
 from noisyjax.models import lora
 from noisyjax.train.export import export
-from noisyjax.train.log import read_metrics
 from noisyjax.train.runs import train_grpo, train_sft
+from noisyjax.train.watch.log import read_metrics
 
 ADAPTER = {"rank": 4, "alpha": 8.0}
 

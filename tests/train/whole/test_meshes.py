@@ -8,8 +8,8 @@ import pytest
 
 from noisyjax.errors import UsageError
 from noisyjax.models import ModelError
-from noisyjax.train.log import read_metrics
 from noisyjax.train.runs import train_grpo, train_sft
+from noisyjax.train.watch.log import read_metrics
 
 VARIED = {"reward_fn": "toy_rewards:varied"}
 EIGHT = {"data": 2, "fsdp": 2, "tensor": 2}

@@ -8,9 +8,9 @@ import pytest
 
 from noisyjax import models
 from noisyjax.records import Finish
-from noisyjax.train.log import read_metrics, read_samples
 from noisyjax.train.rollout import Sampler
 from noisyjax.train.runs import train_grpo
+from noisyjax.train.watch.log import read_metrics, read_samples
 
 
 def lines_of(config):

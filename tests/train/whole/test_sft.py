@@ -7,9 +7,9 @@ from noisyjax import models
 from noisyjax.errors import UsageError
 from noisyjax.instruct import SftExample
 from noisyjax.train.export import export
-from noisyjax.train.log import read_metrics
 from noisyjax.train.runs import train_sft
 from noisyjax.train.sft import sft_groups
+from noisyjax.train.watch.log import read_metrics
 
 
 def test_groups_hold_every_target_once_with_equal_weight():

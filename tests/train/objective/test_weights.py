@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noisyjax.errors import UsageError
-from noisyjax.train.weights import high_entropy, token_weights
+from noisyjax.train.objective.weights import high_entropy, token_weights
 
 MODES = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 LENGTHS = [4, 1, 0, 5]

@@ -12,8 +12,8 @@ import pytest
 
 from noisyjax.models import init_params
 from noisyjax.models.decoder import Decoder, forward
-from noisyjax.train.logprobs import target_logprobs
-from noisyjax.train.rows import micro_batches
+from noisyjax.train.step.logprobs import target_logprobs
+from noisyjax.train.step.rows import micro_batches
 
 LAYOUTS = {
     "shared, packed": {},

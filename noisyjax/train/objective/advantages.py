@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from noisyjax.config import Schema
 from noisyjax.errors import UsageError
-from noisyjax.train.metrics import Mean, Metrics
+from noisyjax.train.objective.metrics import Mean, Metrics
 
 SAME = 1e-8
 """Rewards that lie no further apart are the same reward."""

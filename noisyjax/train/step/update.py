@@ -24,9 +24,9 @@ from pydantic import Field
 from noisyjax.config import Schema
 from noisyjax.models import PRESETS, ModelConfig, ShardingRules, batch_spec, lora
 from noisyjax.models.decoder import Decoder, Remat
-from noisyjax.train.logprobs import target_logprobs
-from noisyjax.train.metrics import Mean, Metrics, merge
-from noisyjax.train.rows import Group, MicroBatch, Rows, micro_batches
+from noisyjax.train.objective.metrics import Mean, Metrics, merge
+from noisyjax.train.step.logprobs import target_logprobs
+from noisyjax.train.step.rows import Group, MicroBatch, Rows, micro_batches
 
 _FREE: dict[str, Any] = {"affects_results": False}
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noisyjax.train.advantages import AdvantageConfig, advantages
-from noisyjax.train.losses import LossConfig, policy_loss
-from noisyjax.train.metrics import merge, reduce
-from noisyjax.train.weights import high_entropy, token_weights
+from noisyjax.train.objective.advantages import AdvantageConfig, advantages
+from noisyjax.train.objective.losses import LossConfig, policy_loss
+from noisyjax.train.objective.metrics import merge, reduce
+from noisyjax.train.objective.weights import high_entropy, token_weights
 
 FEATURES, VOCABULARY, LIMIT = 5, 7, 6
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from noisyjax.train.losses import LossConfig, kl_estimate, policy_loss, reward_kl
-from noisyjax.train.metrics import reduce
+from noisyjax.train.objective.losses import LossConfig, kl_estimate, policy_loss, reward_kl
+from noisyjax.train.objective.metrics import reduce
 
 LOGITS = jnp.array([0.4, -0.3, 0.1])
 REFERENCE = jax.nn.log_softmax(jnp.array([-0.2, 0.5, 0.3]))

@@ -1,6 +1,6 @@
 """The metric log: absent is null, a resumed run's later steps are gone, and no text ends a run."""
 
-from noisyjax.train.log import LogConfig, MetricLog, read_metrics, read_samples
+from noisyjax.train.watch.log import LogConfig, MetricLog, read_metrics, read_samples
 
 QUIET = LogConfig(tensorboard=False)
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from noisyjax.records import LABELS, NoisyPrompt, Verdict
-from noisyjax.train.advantages import Advantages
 from noisyjax.train.grading import Graded
-from noisyjax.train.log import finite
+from noisyjax.train.objective.advantages import Advantages
 from noisyjax.train.rollout import Rollout
+from noisyjax.train.watch.log import finite
 
 
 def sample_rows(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from noisyjax.models import init_params
-from noisyjax.train.optimizer import OptimizerConfig, decays, learning_rate, optimizer
+from noisyjax.train.step.optimizer import OptimizerConfig, decays, learning_rate, optimizer
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from jax.sharding import Mesh
 
 from noisyjax.models import PRESETS, MoeConfig, UnsupportedConfig, init_params, lora, shardings
-from noisyjax.train.metrics import Total
-from noisyjax.train.update import UpdateConfig, Updater
+from noisyjax.train.objective.metrics import Total
+from noisyjax.train.step.update import UpdateConfig, Updater
 
 FAMILIES = {
     "qwen3_moe": {

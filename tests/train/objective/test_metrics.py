@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noisyjax.train.metrics import Max, Mean, Min, Quantiles, Total, empty_like, merge, reduce, show
+from noisyjax.train.objective.metrics import Max, Mean, Min, Quantiles, Total, empty_like, merge, reduce, show
 
 
 def summary(values, where=True):

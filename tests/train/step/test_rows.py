@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noisyjax.errors import UsageError
-from noisyjax.train.rows import Group, Response, micro_batches
+from noisyjax.train.step.rows import Group, Response, micro_batches
 
 
 def test_a_group_and_a_supervised_example_in_one_row():

@@ -14,11 +14,11 @@ import pytest
 from jax.sharding import Mesh
 
 from noisyjax.models import PRESETS, init_params, lora, param_specs, shardings
-from noisyjax.train.adapter import LoraConfig
-from noisyjax.train.metrics import Mean, Total, reduce
-from noisyjax.train.optimizer import OptimizerConfig, optimizer
-from noisyjax.train.rows import Group, Response, Rows
-from noisyjax.train.update import UpdateConfig, Updater
+from noisyjax.train.objective.metrics import Mean, Total, reduce
+from noisyjax.train.step.adapter import LoraConfig
+from noisyjax.train.step.optimizer import OptimizerConfig, optimizer
+from noisyjax.train.step.rows import Group, Response, Rows
+from noisyjax.train.step.update import UpdateConfig, Updater
 
 DESCENT = optax.sgd(1.0)
 ONE_BATCH = {"row_tokens": 32, "batch_tokens": 128}

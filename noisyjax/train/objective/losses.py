@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 
 from noisyjax.config import Schema
 from noisyjax.errors import UsageError
-from noisyjax.train.metrics import Max, Mean, Metrics, Min, Quantiles, Reducer, Total
-from noisyjax.train.weights import Aggregation
+from noisyjax.train.objective.metrics import Max, Mean, Metrics, Min, Quantiles, Reducer, Total
+from noisyjax.train.objective.weights import Aggregation
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clamped to ± this before exp, as in VeRL."""

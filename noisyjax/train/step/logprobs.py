@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from noisyjax.models import head
 from noisyjax.models.decoder import Decoder, Remat
-from noisyjax.train.rows import Rows
+from noisyjax.train.step.rows import Rows
 
 
 def target_logprobs(

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from noisyjax.models import ModelConfig, RopeConfig, param_specs
-from noisyjax.train.optimizer import OptimizerConfig, optimizer
-from noisyjax.train.rows import Rows
-from noisyjax.train.update import UpdateConfig, Updater
+from noisyjax.train.step.optimizer import OptimizerConfig, optimizer
+from noisyjax.train.step.rows import Rows
+from noisyjax.train.step.update import UpdateConfig, Updater
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import pytest
 
 from noisyjax.config import validate
 from noisyjax.errors import UsageError
-from noisyjax.train.losses import LossConfig, check_reference, policy_loss
-from noisyjax.train.metrics import reduce
+from noisyjax.train.objective.losses import LossConfig, check_reference, policy_loss
+from noisyjax.train.objective.metrics import reduce
 
 
 class Batch(NamedTuple):

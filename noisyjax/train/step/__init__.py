@@ -1,0 +1,1 @@
+"""One optimizer step: rows of tokens, log-probabilities of their targets, the compiled update."""
