@@ -47,14 +47,13 @@ def main() -> int:
     for name in options.names or ALL:
         console.print(f"[dim]{name}: {(ALL[name].__doc__ or '').splitlines()[0]}[/]")
         try:
-            found = list(ALL[name]())
+            for line in ALL[name]():
+                console.print(f"  {line.name}: {line.ratio:.2f} ({line.bound}) {'ok' if line.ok else 'MISSED'}")
+                console.print(f"    [dim]{_figures(line.detail)}[/]")
+                lines.append(line)
         except UsageError as error:
             console.print(f"  [red]not run: {error}[/]")
             absent.append(name)
-            continue
-        for line in found:
-            console.print(f"  {line.name}: {line.ratio:.2f} ({line.bound}) {'ok' if line.ok else 'MISSED'}")
-            lines.append(line)
     table = Table("line", "what", "ratio", "bound", "kept", "figures")
     for line in lines:
         table.add_row(

@@ -13,7 +13,7 @@ from noisyjax.engine.server import EngineResponder, FaultPlan
 from noisyjax.engine.server.app import ChatApp, running
 from noisyjax.errors import UsageError
 from noisyjax.evaluate import EvalConfig, evaluate, load_results
-from noisyjax.quickstart import ARMS, run_quickstart
+from noisyjax.quickstart import QUICKSTART, run_quickstart
 from noisyjax.quickstart.random_model import make_model
 
 SMALL = ["bench.questions=3", "bench.distractor_tokens=128", "sampling.max_tokens=12", "engine.dtype=float32"]
@@ -91,7 +91,7 @@ def test_quickstart_end_to_end(tmp_path, capsys):
     """Two steps and eight questions: every part at work, not a result."""
     page = run_quickstart(tmp_path, steps=2, questions=8).read_text()
     out = capsys.readouterr().out
-    for arm in ARMS:
+    for arm in QUICKSTART:
         assert arm.name in out
         assert arm.name in page
         for step in (0, 2):

@@ -13,7 +13,7 @@ PAD, EOS, BOS = 0, 1, 2
 SAMPLES, PROMPTS = 8, 4
 PROMPT_TOKENS = int(os.environ.get("PROMPT_TOKENS", "128"))
 NEW_TOKENS = int(os.environ.get("NEW_TOKENS", "128"))
-STEPS = int(os.environ.get("STEPS", "10"))
+STEPS = int(os.environ.get("STEPS", "11"))
 WARM = 2
 """First steps that are not timed: they compile."""
 BETA, LEARNING_RATE = 0.04, 3e-4

@@ -23,6 +23,9 @@ from tunix.rl.rollout import base_rollout
 
 logging.getLogger().setLevel(logging.WARNING)
 
+MICRO = toy.PROMPTS if toy.PROMPT_TOKENS <= 256 else 1
+"""Prompts at a time in the update: all of a long step's at once take more than 22 GiB."""
+
 
 class Letters:
     """One character, one token."""
@@ -82,9 +85,9 @@ cluster = rl_cluster.RLCluster(
             eval_every_n_steps=10**6,
             max_steps=toy.STEPS,
             mini_batch_size=toy.PROMPTS,
-            train_micro_batch_size=toy.PROMPTS,
+            train_micro_batch_size=MICRO,
             rollout_micro_batch_size=toy.PROMPTS,
-            compute_logps_micro_batch_size=toy.PROMPTS,
+            compute_logps_micro_batch_size=MICRO,
         ),
         rollout_config=base_rollout.RolloutConfig(
             max_tokens_to_generate=toy.NEW_TOKENS,

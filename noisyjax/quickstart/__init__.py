@@ -1,5 +1,6 @@
 """`noisyjax quickstart`: the whole story on one machine in minutes."""
 
-from noisyjax.quickstart.run import ARMS, run_quickstart
+from noisyjax.quickstart.arms import QUICKSTART
+from noisyjax.quickstart.run import run_quickstart
 
-__all__ = ["ARMS", "run_quickstart"]
+__all__ = ["QUICKSTART", "run_quickstart"]

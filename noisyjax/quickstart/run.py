@@ -5,7 +5,6 @@ arm gets the same prompts in the same order and differs in its reward alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -13,26 +12,11 @@ import typer
 from noisyjax.config import load
 from noisyjax.errors import UsageError
 from noisyjax.evaluate import evaluator
+from noisyjax.quickstart.arms import QUICKSTART
 from noisyjax.report import print_report, write_html
 from noisyjax.store.folder import storing
 from noisyjax.train import GrpoConfig, train_grpo
 from noisyjax.world import start_model, write_world
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A way to reward: its folder, how reports call it, and its words for `train/world_grpo`."""
-
-    folder: str
-    name: str
-    words: tuple[str, ...]
-
-
-ARMS = (
-    Arm("or", "OR", ("reward.combination=outcome",)),
-    Arm("or_rare", "OR+RARE", ("reward.combination=additive", "reward.rationale=binary")),
-    Arm("or_rare_graded", "OR+RARE graded", ("reward.combination=additive", "reward.rationale=graded")),
-)
 
 WORDS = """\
 What this shows: a model of a third of a million parameters that answers made-up questions well alone and badly among
@@ -74,8 +58,8 @@ def run_quickstart(
     typer.echo(f"the tiny world is in {world}")
     with storing(str(world)):
         write_world(world, seed, questions, mixes=("grpo",))
-    runs = [str(out / arm.folder) for arm in ARMS]
-    for arm, run in zip(ARMS, runs, strict=True):
+    runs = [str(out / arm.folder) for arm in QUICKSTART]
+    for arm, run in zip(QUICKSTART, runs, strict=True):
         if judge != "rules" and "reward.rationale=graded" in arm.words:
             typer.echo(f"{arm.name} is left out: a model judge says yes or no and grades nothing")
             continue
