@@ -1,25 +1,73 @@
-"""The two training configs, GRPO and SFT: the rooms' own schemas gathered, and what must hold between them."""
+"""The two training configs, GRPO and SFT: the rooms' own schemas gathered, and what must hold between them.
+
+A mistake in a config is told in a moment: no module that holds a schema imports jax, optax or transformers.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from noisyjax.config import Schema
 from noisyjax.instruct import DataConfig
 from noisyjax.judge import EngineJudgeConfig, RuleJudgeConfig
-from noisyjax.train.loop import LoopConfig
-from noisyjax.train.objective.advantages import AdvantageConfig
-from noisyjax.train.objective.losses import LossConfig
-from noisyjax.train.rewards import RewardConfig
-from noisyjax.train.rewards.config import GuardConfig
+from noisyjax.train.objective.config import AdvantageConfig, LossConfig
+from noisyjax.train.rewards.config import GuardConfig, RewardConfig
 from noisyjax.train.rollout import RolloutConfig
-from noisyjax.train.step.adapter import LoraConfig
-from noisyjax.train.step.optimizer import OptimizerConfig
-from noisyjax.train.step.update import UpdateConfig
+from noisyjax.train.step.config import LoraConfig, OptimizerConfig, UpdateConfig
+from noisyjax.train.watch.log import LogConfig
 
 _FREE: dict[str, Any] = {"affects_results": False}
+
+
+class EvaluateConfig(Schema):
+    """Evaluation in between, on the present weights."""
+
+    every: int = Field(default=0, ge=0, json_schema_extra=_FREE)
+    """Steps between two evaluations; one more before the first step and one after the last. 0: none."""
+    config: str = Field(default="sweeps/quickstart", json_schema_extra=_FREE)
+    """Config of `noisyjax eval`; its model and folder are this run's."""
+    overrides: tuple[str, ...] = Field(default=(), json_schema_extra=_FREE)
+    """`key=value` words for it."""
+
+
+class StateConfig(Schema):
+    """When checkpoints are written and which are kept. The last step and SIGTERM always write one."""
+
+    every_steps: int = Field(default=50, ge=1, json_schema_extra=_FREE)
+    """A checkpoint at every multiple of this number of steps."""
+    every_minutes: float | None = Field(default=15.0, gt=0, json_schema_extra=_FREE)
+    """Another when the last one is older than this; null: by steps alone."""
+    keep: int = Field(default=2, ge=1, json_schema_extra=_FREE)
+    """The latest ones kept."""
+    keep_every: int | None = Field(default=None, ge=1, json_schema_extra=_FREE)
+    """Those at multiples of this step are never deleted."""
+    keep_best: int = Field(default=0, ge=0, json_schema_extra=_FREE)
+    """The best ones kept beside the latest, by `metric`."""
+    metric: str = Field(default="reward", json_schema_extra=_FREE)
+    """A name from the run's metrics."""
+    better: Literal["higher", "lower"] = Field(default="higher", json_schema_extra=_FREE)
+    restore: int | Literal["latest"] = Field(default="latest", json_schema_extra=_FREE)
+    """Go on from this step. A number below the latest gives up the steps after it."""
+
+
+class LoopConfig(Schema):
+    """What every kind of training run has."""
+
+    name: str = Field(default="train", json_schema_extra=_FREE)
+    """Shown in progress and reports."""
+    out: str = Field(json_schema_extra=_FREE)
+    """Folder of the run: checkpoints, metrics, samples, the resolved config."""
+    seed: int = 0
+    """Seeds the data order, the sampling and whatever else is drawn."""
+    steps: int = Field(ge=1, json_schema_extra=_FREE)
+    """Length of the run. May be raised to go on with a finished one, where the learning rate's schedule allows it."""
+    bad_steps: int = Field(default=3, ge=1, json_schema_extra=_FREE)
+    """Steps in a row with a loss or gradient that is no number before the run stops; each is skipped and counted."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    state: StateConfig = StateConfig()
+    log: LogConfig = LogConfig()
 
 
 class TrainMeshConfig(Schema):

@@ -13,17 +13,14 @@ from noisyjax.judge import Judge, OutcomeItem, RationaleItem
 from noisyjax.records import Verdict
 from noisyjax.train.objective import metrics
 from noisyjax.train.objective.metrics import Metrics
-from noisyjax.train.rewards import (
-    Case,
-    RewardConfig,
+from noisyjax.train.rewards.config import RewardConfig
+from noisyjax.train.rewards.custom import call_reward_fn, load_reward_fn
+from noisyjax.train.rewards.distraction import lexical_distraction
+from noisyjax.train.rewards.guards import measure_guards
+from noisyjax.train.rewards.samples import Case, Sample, read_sample
+from noisyjax.train.rewards.total import (
     Rewards,
-    Sample,
-    call_reward_fn,
     combine,
-    lexical_distraction,
-    load_reward_fn,
-    measure_guards,
-    read_sample,
     reward_metrics,
     verdict_values,
     wants_outcome,

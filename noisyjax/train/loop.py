@@ -12,52 +12,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pydantic import Field
-
-from noisyjax.config import RESOLVED_NAME, Schema, config_hash, identity, to_yaml
+from noisyjax.config import RESOLVED_NAME, config_hash, identity, to_yaml
 from noisyjax.errors import RunError, UsageError
 from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.store import Lock, open_folder
 from noisyjax.store.lock import LOCK_NAME
-from noisyjax.train.state import Checkpoints, StateConfig
-from noisyjax.train.watch.log import EVALUATED, LogConfig, MetricLog, finite
+from noisyjax.train.config import LoopConfig
+from noisyjax.train.state import Checkpoints
+from noisyjax.train.watch.log import EVALUATED, MetricLog, finite
 from noisyjax.train.watch.progress import TrainProgress
 
 log = logging.getLogger(__name__)
 
 KIND_NAME = "training.json"
 """Marks a folder as a training run's."""
-
-_FREE: dict[str, Any] = {"affects_results": False}
-
-
-class EvaluateConfig(Schema):
-    """Evaluation in between, on the present weights."""
-
-    every: int = Field(default=0, ge=0, json_schema_extra=_FREE)
-    """Steps between two evaluations; one more before the first step and one after the last. 0: none."""
-    config: str = Field(default="sweeps/quickstart", json_schema_extra=_FREE)
-    """Config of `noisyjax eval`; its model and folder are this run's."""
-    overrides: tuple[str, ...] = Field(default=(), json_schema_extra=_FREE)
-    """`key=value` words for it."""
-
-
-class LoopConfig(Schema):
-    """What every kind of training run has."""
-
-    name: str = Field(default="train", json_schema_extra=_FREE)
-    """Shown in progress and reports."""
-    out: str = Field(json_schema_extra=_FREE)
-    """Folder of the run: checkpoints, metrics, samples, the resolved config."""
-    seed: int = 0
-    """Seeds the data order, the sampling and whatever else is drawn."""
-    steps: int = Field(ge=1, json_schema_extra=_FREE)
-    """Length of the run. May be raised to go on with a finished one, where the learning rate's schedule allows it."""
-    bad_steps: int = Field(default=3, ge=1, json_schema_extra=_FREE)
-    """Steps in a row with a loss or gradient that is no number before the run stops; each is skipped and counted."""
-    evaluate: EvaluateConfig = EvaluateConfig()
-    state: StateConfig = StateConfig()
-    log: LogConfig = LogConfig()
 
 
 @dataclass(frozen=True)

@@ -13,40 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
-from pydantic import Field
 
-from noisyjax.config import Schema, differences
+from noisyjax.config import differences
 from noisyjax.errors import RunError, UsageError
+from noisyjax.train.config import StateConfig
 
 log = logging.getLogger(__name__)
 
 FOLDER = "checkpoints"
 """Inside a run's folder."""
-
-_FREE: dict[str, Any] = {"affects_results": False}
-
-
-class StateConfig(Schema):
-    """When checkpoints are written and which are kept. The last step and SIGTERM always write one."""
-
-    every_steps: int = Field(default=50, ge=1, json_schema_extra=_FREE)
-    """A checkpoint at every multiple of this number of steps."""
-    every_minutes: float | None = Field(default=15.0, gt=0, json_schema_extra=_FREE)
-    """Another when the last one is older than this; null: by steps alone."""
-    keep: int = Field(default=2, ge=1, json_schema_extra=_FREE)
-    """The latest ones kept."""
-    keep_every: int | None = Field(default=None, ge=1, json_schema_extra=_FREE)
-    """Those at multiples of this step are never deleted."""
-    keep_best: int = Field(default=0, ge=0, json_schema_extra=_FREE)
-    """The best ones kept beside the latest, by `metric`."""
-    metric: str = Field(default="reward", json_schema_extra=_FREE)
-    """A name from the run's metrics."""
-    better: Literal["higher", "lower"] = Field(default="higher", json_schema_extra=_FREE)
-    restore: int | Literal["latest"] = Field(default="latest", json_schema_extra=_FREE)
-    """Go on from this step. A number below the latest gives up the steps after it."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,15 @@
 """Training configs: the packaged ones load with the figures they claim; what cannot work is refused by name."""
 
+import subprocess
+import sys
+from typing import get_args
+
 import pytest
 
 from noisyjax.config import load, packaged_configs
 from noisyjax.errors import UsageError
 from noisyjax.train.config import GrpoConfig, SftConfig
+from noisyjax.train.step.config import Remat, Target
 
 NEEDED = ["model=start", "data.files=[x.jsonl]", "out=run"]
 
@@ -61,3 +66,28 @@ def test_what_cannot_work_is_refused_before_anything_runs(words, said):
     base = [*NEEDED, "steps=3", "update.row_tokens=8192", "rollout.max_tokens=512"]
     with pytest.raises(UsageError, match=said):
         load(GrpoConfig, None, [*base, *words])
+
+
+@pytest.mark.parametrize("kind", ["sft", "grpo"])
+def test_a_mistake_is_told_before_anything_heavy_is_imported(kind):
+    """The command line to its end, in a process of its own; what it imported is printed last."""
+    words = ["train", kind, f"train/{kind}_paper", "optimizer.learning_rat=1"]
+    code = f"""
+import sys
+from noisyjax.cli import main
+try:
+    main({words!r})
+except SystemExit as end:
+    print(end.code, *sorted(sys.modules.keys() & {{'jax', 'optax', 'flax', 'orbax', 'transformers', 'torch'}}))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "2\n", ran.stdout + ran.stderr
+    assert "did you mean 'learning_rate'" in ran.stderr
+
+
+def test_names_that_are_spelled_out_for_configs_are_those_of_the_models():
+    from noisyjax.models.decoder import Remat as TheirRemat
+    from noisyjax.models.lora import TARGETS
+
+    assert get_args(Remat) == get_args(TheirRemat)
+    assert set(get_args(Target)) == set(TARGETS)

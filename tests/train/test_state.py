@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from noisyjax.errors import RunError, UsageError
-from noisyjax.train.state import Checkpoints, StateConfig, read_about, read_tree
+from noisyjax.train.config import StateConfig
+from noisyjax.train.state import Checkpoints, read_about, read_tree
 
 IDENTITY = {"model": "m", "loss": {"beta": 0.0}}
 

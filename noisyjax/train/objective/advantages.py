@@ -10,47 +10,16 @@ Legend: N samples of the global batch, C reward components, G groups, K defined 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
-from pydantic import Field, model_validator
 
-from noisyjax.config import Schema
 from noisyjax.errors import UsageError
+from noisyjax.train.objective.config import AdvantageConfig
 from noisyjax.train.objective.metrics import Mean, Metrics
 
 SAME = 1e-8
 """Rewards that lie no further apart are the same reward."""
-
-
-class AdvantageConfig(Schema):
-    """How the rewards of a group become advantages."""
-
-    scale: Literal["std", "none"] = "std"
-    """std: divide by the group's standard deviation (GRPO). none: only subtract the mean (Dr.GRPO)."""
-    ddof: Literal[0, 1] = 1
-    """Divisor of the variance: group size minus this. 1 in VeRL, TRL and Tunix."""
-    eps: float = Field(default=1e-6, ge=0)
-    """Added to the standard deviation: 1e-6 in VeRL and Tunix, 1e-4 in TRL."""
-    per_component: bool = False
-    """Normalise each reward component in its group, add them by weight, then divide by the batch's standard deviation
-    (GDPO, arXiv 2601.05242). Otherwise the weighted sum is normalised."""
-    flat_groups: Literal["keep", "drop"] = "keep"
-    """Groups without any advantage (all rewards equal, or fewer than two defined). keep: their tokens stay in the
-    denominators and feel the KL term (GRPO). drop: they leave the loss."""
-    undefined: Literal["keep", "drop"] = "keep"
-    """Samples with an undefined reward, in groups that have advantages: keep them in the loss with advantage 0, or drop
-    them from it."""
-    overlong_buffer: int = Field(default=0, ge=0)
-    """Tokens before the response limit over which the soft overlong penalty grows from 0 to -1 (DAPO); 0 is off."""
-    overlong_factor: float = Field(default=1.0, ge=0)
-    """Weight of that penalty."""
-
-    @model_validator(mode="after")
-    def _component_needs_std(self) -> Self:
-        if self.per_component and self.scale != "std":
-            raise ValueError("per_component: true needs scale: std; without it the components would simply be summed")
-        return self
 
 
 GroupState = Literal["informative", "constant", "single", "undefined"]

@@ -1,32 +1,11 @@
 """AdamW with a schedule, from a config."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import optax
-from pydantic import Field
 
-from noisyjax.config import Schema
-
-
-class OptimizerConfig(Schema):
-    """AdamW (arXiv 1711.05101). The defaults are those of VeRL's GRPO recipes."""
-
-    learning_rate: float = Field(default=1e-6, ge=0)
-    """The peak, reached after the warm-up."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """From the peak down to `final` at the last step."""
-    warmup: float = Field(default=0.0, ge=0, le=1)
-    """Share of the steps over which the rate rises linearly from near zero."""
-    final: float = Field(default=0.0, ge=0, le=1)
-    """Rate at the end as a share of the peak."""
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.999, ge=0, lt=1)
-    epsilon: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
-    """On matrices; never on norm scales and biases."""
-    clip: float | None = Field(default=1.0, gt=0)
-    """Largest global norm of the gradient; null: not clipped."""
+from noisyjax.train.step.config import OptimizerConfig
 
 
 def learning_rate(cfg: OptimizerConfig, steps: int) -> optax.Schedule:

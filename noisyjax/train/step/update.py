@@ -12,46 +12,25 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from pydantic import Field
 
-from noisyjax.config import Schema
 from noisyjax.models import PRESETS, ModelConfig, ShardingRules, batch_spec, lora
 from noisyjax.models.decoder import Decoder, Remat
 from noisyjax.train.objective.metrics import Mean, Metrics, merge
+from noisyjax.train.step.config import UpdateConfig
 from noisyjax.train.step.logprobs import target_logprobs
 from noisyjax.train.step.rows import Group, MicroBatch, Rows, micro_batches
-
-_FREE: dict[str, Any] = {"affects_results": False}
 
 Params = Mapping[str, jax.Array]
 
 LossFn = Callable[[jax.Array, jax.Array | None, Rows], tuple[jax.Array, Metrics]]
 """(logprob_bp, entropy_bp, rows) -> (the rows' share of the loss, float32 scalar; their metrics)."""
-
-
-class UpdateConfig(Schema):
-    """How an update is computed. None of it changes what is learned, rounding apart."""
-
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of activations and of the weights that they meet. The master weights and the optimizer are float32 always."""
-    remat: Remat = Field(default="dots", json_schema_extra=_FREE)
-    """What a layer keeps for its backward pass: all; the results of weight products and of attention; its input.
-    Keeping all is the slowest of them on the CPU, where memory is what limits."""
-    row_tokens: int = Field(default=8192, ge=8, json_schema_extra=_FREE)
-    """Longest training row. A prompt with one response must fit; with all of them it is stored once."""
-    batch_tokens: int = Field(default=32768, ge=8, json_schema_extra=_FREE)
-    """Tokens of a micro-batch, padding included: what bounds the memory of an update."""
-    pack: bool = Field(default=True, json_schema_extra=_FREE)
-    """Several prompts in one row."""
-    share: bool = Field(default=True, json_schema_extra=_FREE)
-    """One copy of a prompt for all its responses. Off only for comparisons."""
 
 
 @jax.tree_util.register_dataclass

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from noisyjax.config import validate
 from noisyjax.errors import UsageError
-from noisyjax.train.objective.advantages import AdvantageConfig, advantages, informative, overlong_penalty
+from noisyjax.train.objective.advantages import advantages, informative, overlong_penalty
+from noisyjax.train.objective.config import AdvantageConfig
 from noisyjax.train.objective.metrics import reduce
 
 NAN = float("nan")

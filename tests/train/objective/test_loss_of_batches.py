@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noisyjax.train.objective.advantages import AdvantageConfig, advantages
-from noisyjax.train.objective.losses import LossConfig, policy_loss
+from noisyjax.train.objective.advantages import advantages
+from noisyjax.train.objective.config import AdvantageConfig, LossConfig
+from noisyjax.train.objective.losses import policy_loss
 from noisyjax.train.objective.metrics import merge, reduce
 from noisyjax.train.objective.weights import high_entropy, token_weights
 

@@ -10,7 +10,8 @@ import pytest
 
 from noisyjax.config import validate
 from noisyjax.errors import UsageError
-from noisyjax.train.objective.losses import LossConfig, check_reference, policy_loss
+from noisyjax.train.objective.config import LossConfig
+from noisyjax.train.objective.losses import check_reference, policy_loss
 from noisyjax.train.objective.metrics import reduce
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from noisyjax.train.objective.losses import LossConfig, kl_estimate, policy_loss, reward_kl
+from noisyjax.train.objective.config import LossConfig
+from noisyjax.train.objective.losses import kl_estimate, policy_loss, reward_kl
 from noisyjax.train.objective.metrics import reduce
 
 LOGITS = jnp.array([0.4, -0.3, 0.1])

@@ -1,7 +1,8 @@
 import pytest
 
 from noisyjax.records import Finish
-from noisyjax.train.rewards import Case, RewardConfig, Sample, read_sample
+from noisyjax.train.rewards.config import RewardConfig
+from noisyjax.train.rewards.samples import Case, Sample, read_sample
 
 GOOD = "<think>Look. <reference>Mara holds the key.</reference> So 4.</think>4"
 

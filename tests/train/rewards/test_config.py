@@ -2,7 +2,7 @@ import pytest
 
 from noisyjax.config import validate
 from noisyjax.errors import UsageError
-from noisyjax.train.rewards import RewardConfig
+from noisyjax.train.rewards.config import RewardConfig
 
 
 def test_the_default_is_the_papers_form():

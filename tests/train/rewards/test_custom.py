@@ -6,7 +6,7 @@ import pytest
 
 from noisyjax.errors import RunError, UsageError
 from noisyjax.records import Finish
-from noisyjax.train.rewards import call_reward_fn, load_reward_fn
+from noisyjax.train.rewards.custom import call_reward_fn, load_reward_fn
 
 
 @pytest.fixture

@@ -6,14 +6,15 @@ import pytest
 from noisyjax.judge.asking import JudgeConfig, judge_items
 from noisyjax.records import Completion, Finish, Request, Verdict
 from noisyjax.train.objective.metrics import reduce
-from noisyjax.train.rewards import (
+from noisyjax.train.rewards.config import DistractionConfig
+from noisyjax.train.rewards.distraction import (
     DISTRACTION,
-    DistractionConfig,
+    Compared,
     DistractionItem,
     judged_distraction,
     lexical_distraction,
+    sentences,
 )
-from noisyjax.train.rewards.distraction import Compared, sentences
 
 NAN = float("nan")
 CONFIG = DistractionConfig(ngram=3, tau=0.5)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from noisyjax.train.objective.metrics import reduce
-from noisyjax.train.rewards import GuardsConfig, measure_guards
+from noisyjax.train.rewards.config import GuardsConfig
+from noisyjax.train.rewards.guards import measure_guards
 
 NAN = float("nan")
 PROMPT = "one two three four five six seven eight nine ten"  # ten words, eight 3-grams

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from noisyjax.chat.thoughts import FAMILIES
 from noisyjax.records import Finish
-from noisyjax.train.rewards import Case, Fault, RewardConfig, read_sample
+from noisyjax.train.rewards.config import RewardConfig
+from noisyjax.train.rewards.samples import Case, Fault, read_sample
 
 R, E = "<reference>", "</reference>"
 PLAIN = RewardConfig(combination="outcome")

@@ -4,18 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noisyjax.records import Finish, Verdict
-from noisyjax.train.objective.advantages import AdvantageConfig, advantages
+from noisyjax.train.objective.advantages import advantages
+from noisyjax.train.objective.config import AdvantageConfig
 from noisyjax.train.objective.metrics import reduce
-from noisyjax.train.rewards import (
-    Case,
-    RewardConfig,
-    combine,
-    read_sample,
-    reward_metrics,
-    verdict_values,
-    wants_outcome,
-    wants_rationale,
-)
+from noisyjax.train.rewards.config import RewardConfig
+from noisyjax.train.rewards.samples import Case, read_sample
+from noisyjax.train.rewards.total import combine, reward_metrics, verdict_values, wants_outcome, wants_rationale
 
 NAN = float("nan")
 COMBINATIONS = ("outcome", "additive", "weighted", "gated", "gated_soft", "rationale_only")

@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 
 from noisyjax.models import PRESETS, MoeConfig, UnsupportedConfig, init_params, lora, shardings
 from noisyjax.train.objective.metrics import Total
-from noisyjax.train.step.update import UpdateConfig, Updater
+from noisyjax.train.step.config import UpdateConfig
+from noisyjax.train.step.update import Updater
 
 FAMILIES = {
     "qwen3_moe": {

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 from noisyjax.models import ModelConfig, RopeConfig, param_specs
-from noisyjax.train.step.optimizer import OptimizerConfig, optimizer
+from noisyjax.train.step.config import OptimizerConfig, UpdateConfig
+from noisyjax.train.step.optimizer import optimizer
 from noisyjax.train.step.rows import Rows
-from noisyjax.train.step.update import UpdateConfig, Updater
+from noisyjax.train.step.update import Updater
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from noisyjax.models import init_params
-from noisyjax.train.step.optimizer import OptimizerConfig, decays, learning_rate, optimizer
+from noisyjax.train.step.config import OptimizerConfig
+from noisyjax.train.step.optimizer import decays, learning_rate, optimizer
 
 
 @pytest.mark.parametrize(

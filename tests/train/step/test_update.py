@@ -15,10 +15,10 @@ from jax.sharding import Mesh
 
 from noisyjax.models import PRESETS, init_params, lora, param_specs, shardings
 from noisyjax.train.objective.metrics import Mean, Total, reduce
-from noisyjax.train.step.adapter import LoraConfig
-from noisyjax.train.step.optimizer import OptimizerConfig, optimizer
+from noisyjax.train.step.config import LoraConfig, OptimizerConfig, UpdateConfig
+from noisyjax.train.step.optimizer import optimizer
 from noisyjax.train.step.rows import Group, Response, Rows
-from noisyjax.train.step.update import UpdateConfig, Updater
+from noisyjax.train.step.update import Updater
 
 DESCENT = optax.sgd(1.0)
 ONE_BATCH = {"row_tokens": 32, "batch_tokens": 128}
