@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import experts, judge, memory, schedule, speed, training
+from benchmarks import experts, judge, memory, rows, schedule, speed, training
 from noisyjax.errors import UsageError
 
 ALL = {
@@ -28,6 +28,7 @@ ALL = {
     "memory": memory.long_prompt,
     "judge": judge.verdicts,
     "experts": experts.dispatch,
+    "rows": rows.shared,
     "grpo": training.grpo,
 }
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.line import Line
+from benchmarks.peers import toy
 from noisyjax.errors import UsageError
+from noisyjax.models import ModelConfig, RopeConfig
 
 PEERS = Path(__file__).parent / "peers"
 INTERPRETERS = {"trl": "NOISYJAX_TRL_PYTHON", "tunix": "NOISYJAX_TUNIX_PYTHON"}
@@ -46,17 +48,34 @@ def _seconds(name: str, prompt: int) -> float:
     return float(found[0][2])
 
 
+def toy_config() -> ModelConfig:
+    """The model of all trainers that are compared: `peers/toy.py`."""
+    return ModelConfig(
+        family="qwen3",
+        vocab_size=toy.VOCABULARY,
+        d_model=toy.WIDTH,
+        n_layers=toy.LAYERS,
+        n_heads=toy.HEADS,
+        n_kv_heads=toy.KV_HEADS,
+        head_dim=toy.HEAD_DIM,
+        d_ff=toy.FFN,
+        rope=RopeConfig(theta=1e6),
+        norm_eps=1e-6,
+        tie_embeddings=True,
+        qk_norm=True,
+        max_positions=16_384,
+    )
+
+
 def run_ours() -> None:
     """The same work as the peers', by `noisyjax train grpo`: model folder, records, user's reward, metrics.jsonl."""
-    sys.path.insert(0, str(PEERS))
-    import toy
-
+    sys.path.insert(0, str(PEERS))  # where the reward finds `toy`
     from noisyjax.train import GrpoConfig, train_grpo
     from noisyjax.train.watch.log import read_metrics
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        _write_model(folder / "model", toy)
+        _write_model(folder / "model")
         rows = [
             {
                 "id": f"{step}-{i}",
@@ -98,27 +117,13 @@ def run_ours() -> None:
         toy.say("noisyjax", [line["seconds"] for line in read_metrics(config.out)])
 
 
-def _write_model(folder: Path, toy) -> None:
+def _write_model(folder: Path) -> None:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from noisyjax.models import ModelConfig, RopeConfig, init_params, save
+    from noisyjax.models import init_params, save
 
-    cfg = ModelConfig(
-        family="qwen3",
-        vocab_size=toy.VOCABULARY,
-        d_model=toy.WIDTH,
-        n_layers=toy.LAYERS,
-        n_heads=toy.HEADS,
-        n_kv_heads=toy.KV_HEADS,
-        head_dim=toy.HEAD_DIM,
-        d_ff=toy.FFN,
-        rope=RopeConfig(theta=1e6),
-        norm_eps=1e-6,
-        tie_embeddings=True,
-        qk_norm=True,
-        max_positions=16_384,
-    )
+    cfg = toy_config()
     save(init_params(cfg, 0), cfg, folder)
     names = {toy.PAD: "<pad>", toy.EOS: "<eos>", toy.BOS: "<bos>"}
     vocabulary = {names.get(i, c): i for i, c in enumerate(toy.letters())}
