@@ -7,6 +7,9 @@ from .errors import UnsupportedConfig
 
 ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 DTYPES = ("float32", "bfloat16", "float16")
+QUANTISED = ("mxfp4",)
+MXFP4_BLOCK = 32
+"""Numbers that share a scale, stored in half as many bytes (see `families.mxfp4`)."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class MoeConfig:
     dense_layers: indices of layers with an ordinary feed-forward instead.
     bias: router and experts have biases.
     clamp, alpha: None for SwiGLU; else what gpt-oss's gated unit clamps to, and its alpha (see `moe.gated`).
+    aux_coefficient: weight of the router's balance in the training loss, as the model's config asks for it.
     """
 
     n_experts: int
@@ -58,6 +62,7 @@ class MoeConfig:
     bias: bool = False
     clamp: float | None = None
     alpha: float = 1.702
+    aux_coefficient: float = 0.0
 
     def problems(self, n_layers: int) -> list[str]:
         """What cannot be right about it in a model of so many layers."""
@@ -80,6 +85,7 @@ class ModelConfig:
 
     windows: per layer the sliding window in tokens, itself included; None in it, or None for all, is full attention.
     dtype: of the stored weights ("float32", "bfloat16" or "float16"); norms, softmax and logits are f32 regardless.
+    quantised: "mxfp4" where the experts' weights are held packed, None where all are numbers.
     Raises UnsupportedConfig when the numbers contradict each other.
     """
 
@@ -106,6 +112,7 @@ class ModelConfig:
     """Norms multiply by their scale in float32, before the cast back (gpt-oss), not after it."""
     max_positions: int = 32768
     dtype: str = "float32"
+    quantised: str | None = None
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "max_positions")
@@ -124,5 +131,17 @@ class ModelConfig:
             problems += self.moe.problems(self.n_layers)
         if self.dtype not in DTYPES:
             problems.append(f"weights of dtype {self.dtype}; known: {', '.join(DTYPES)}")
+        if self.quantised is not None:
+            problems += self._packing_problems()
         if problems:
             raise UnsupportedConfig(f"this {self.family} config cannot be right: " + "; ".join(problems))
+
+    def _packing_problems(self) -> list[str]:
+        if self.quantised not in QUANTISED or self.moe is None:
+            return [f"experts held as {self.quantised!r}; known, for models with experts: {', '.join(QUANTISED)}"]
+        widths = {"d_model": self.d_model, "expert d_ff": self.moe.d_ff}
+        return [
+            f"{name} {n} is no multiple of {MXFP4_BLOCK}, the block of {self.quantised}"
+            for name, n in widths.items()
+            if n % MXFP4_BLOCK
+        ]

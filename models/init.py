@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .config import ModelConfig
+from .errors import UnsupportedConfig
 from .params import ParamSpec, param_layers, param_specs
 from .sharding import PRESETS, ShardingRules, build, shardings
 
@@ -28,6 +29,8 @@ def init_params(
     dtype: None means `cfg.dtype`. The numbers depend on `seed`, the path and the layer alone, so adding a layer or a
     bias, or laying the model out on another mesh, changes no other number.
     """
+    if cfg.quantised:
+        raise UnsupportedConfig(f"weights are drawn as numbers, not as {cfg.quantised}: use a config without it")
     layout = shardings(cfg, mesh, rules or PRESETS["replicated"]) if mesh is not None else {}
 
     def draw(path: str, layer: int, spec: ParamSpec) -> np.ndarray:

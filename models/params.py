@@ -5,12 +5,12 @@ underscore name its dimensions, and a path under `layers.` has the layer dimensi
 `layers.attn.q_nhd` is [L, N, H, D]. Projections keep the [out, in] orientation of Hugging Face files.
 
 Legend: L layers, V vocabulary, D model, N query heads, K key-value heads, H head dim, F feed-forward,
-E experts, R rank of an adapter.
+E experts, R rank of an adapter, G groups of numbers that share a scale, B bytes of a group.
 """
 
 from dataclasses import dataclass
 
-from .config import ModelConfig
+from .config import MXFP4_BLOCK, ModelConfig
 
 AXES = {
     "l": "layers",
@@ -22,6 +22,8 @@ AXES = {
     "f": "ffn",
     "e": "experts",
     "r": "rank",
+    "g": "groups",
+    "b": "bytes",
 }
 """Dimension letter -> logical axis name."""
 
@@ -37,6 +39,11 @@ class ParamSpec:
     def stacked(self) -> bool:
         """Whether the first dimension runs over the layers."""
         return self.axes[0] == "layers"
+
+    @property
+    def packed(self) -> bool:
+        """Whether this is a part of a packed weight: bytes (uint8), not numbers."""
+        return "groups" in self.axes
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -65,6 +72,16 @@ DENSE, EXPERTS = "layers.mlp.", "layers.moe."
 """How the paths of the two kinds of feed-forward begin: a layer has one of them."""
 
 
+def packed_paths(path: str) -> tuple[str, str]:
+    """Where the blocks and the scales of the expert weight at `path` lie when it is packed.
+
+    >>> packed_paths("layers.moe.gate_efd")
+    ('layers.moe.gate_blocks_efgb', 'layers.moe.gate_scales_efg')
+    """
+    name, letters = path.rsplit("_", 1)
+    return f"{name}_blocks_{letters[:-1]}gb", f"{name}_scales_{letters[:-1]}g"
+
+
 def param_layers(cfg: ModelConfig, path: str) -> range | tuple[int, ...]:
     """The layers that have the parameter at `path` (or its adapter), in the order in which they are stacked."""
     dense = () if cfg.moe is None else cfg.moe.dense_layers
@@ -85,7 +102,10 @@ def param_paths(cfg: ModelConfig) -> list[str]:
     ]
     dense = ["layers.mlp.gate_fd", "layers.mlp.up_fd", "layers.mlp.down_df"]
     dense += ["layers.mlp.gate_bias_f", "layers.mlp.up_bias_f", "layers.mlp.down_bias_d"] if cfg.mlp_bias else []
-    experts = ["layers.moe.router_ed", "layers.moe.gate_efd", "layers.moe.up_efd", "layers.moe.down_edf"]
+    weights = ["layers.moe.gate_efd", "layers.moe.up_efd", "layers.moe.down_edf"]
+    if cfg.quantised:
+        weights = [part for path in weights for part in packed_paths(path)]
+    experts = ["layers.moe.router_ed", *weights]
     if cfg.moe is not None and cfg.moe.bias:
         experts += ["layers.moe.router_bias_e", "layers.moe.gate_bias_ef", "layers.moe.up_bias_ef"]
         experts += ["layers.moe.down_bias_ed"]
@@ -123,6 +143,7 @@ def param_specs(cfg: ModelConfig) -> dict[str, ParamSpec]:
         letters = ("l" if path.startswith("layers.") else "") + path.rsplit("_", 1)[1]
         own = {"l": len(param_layers(cfg, path))}
         if cfg.moe is not None and path.startswith(EXPERTS):
-            own |= {"e": cfg.moe.n_experts, "f": cfg.moe.d_ff}
+            inputs = cfg.moe.d_ff if ".down_" in path else cfg.d_model
+            own |= {"e": cfg.moe.n_experts, "f": cfg.moe.d_ff, "g": inputs // MXFP4_BLOCK, "b": MXFP4_BLOCK // 2}
         specs[path] = ParamSpec(tuple((sizes | own)[c] for c in letters), tuple(AXES[c] for c in letters))
     return specs

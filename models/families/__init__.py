@@ -46,7 +46,10 @@ def config_to_hf(cfg: ModelConfig, extras: Mapping[str, Any] | None = None) -> d
 
     Raises UnsupportedConfig when the family's config cannot express `cfg`.
     """
-    return {**family_named(cfg.family).to_hf(cfg), **(extras or {})}
+    family = family_named(cfg.family)
+    if cfg.quantised not in (None, *family.quantised):
+        raise UnsupportedConfig(f"a {cfg.family} model cannot be held as {cfg.quantised}")
+    return {**family.to_hf(cfg), **(extras or {})}
 
 
 def file_forms(cfg: ModelConfig, found: Collection[str] = ()) -> dict[str, Form]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import DTYPES, ROPE_KINDS, ModelConfig, RopeConfig
+from ..config import DTYPES, ROPE_KINDS, ModelConfig, MoeConfig, RopeConfig
 from ..errors import UnknownArchitecture, UnsupportedConfig
 from .forms import Form
 
@@ -19,7 +19,7 @@ class Family:
     names: parameter path -> tensor name in a file, or its form; `{i}` stands for the layer. Optional parameters
     (biases, q/k norms, head) are in the table too; `params.param_specs` says which of them a given config has.
     also_read: tables that take the place of entries of `names` in files that have such tensors; never written.
-    quantised: values of `quantization_config.quant_method` that `also_read` can read.
+    quantised: values of `quantization_config.quant_method` that `also_read` can read, and `names` keep packed.
     """
 
     model_type: str
@@ -185,6 +185,21 @@ def common_to_hf(cfg: ModelConfig, architecture: str) -> dict[str, Any]:
         "use_cache": True,
         "torch_dtype": cfg.dtype,
     }
+
+
+def aux_from_hf(hf: Json, default: float) -> float:
+    """Weight of the router's auxiliary loss. As upstream, it counts only where the config also switches it on."""
+    if not hf.get("output_router_logits", False):
+        return 0.0
+    given = hf.get("router_aux_loss_coef")
+    return default if given is None else float(given)
+
+
+def aux_to_hf(moe: MoeConfig) -> dict[str, Any]:
+    """The two keys of `aux_from_hf`; none for a model that asks for no such loss."""
+    if not moe.aux_coefficient:
+        return {}
+    return {"output_router_logits": True, "router_aux_loss_coef": moe.aux_coefficient}
 
 
 def windows_from_hf(hf: Json) -> tuple[int | None, ...] | None:

@@ -6,13 +6,13 @@ other or alternating, inputs last or first; and the packed four-bit form of gpt-
 Legend: as in `params`; indices are tuples of slices with bounds.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..errors import Shape
-from ..params import ParamSpec
+from ..params import ParamSpec, packed_paths
 from . import mxfp4
 
 Index = tuple[slice, ...]
@@ -28,7 +28,7 @@ class Form:
     half: 0 (gate) or 1 (up) where the two share a tensor; None where not.
     alternating: whether the halves' rows alternate; otherwise all of the first come first.
     transposed: whether the last two axes are swapped.
-    packed: whether the tensor is stored as MXFP4 `{name}_blocks` and `{name}_scales`.
+    packed: whether the tensor is stored as MXFP4 `{name}_blocks` and `{name}_scales`, of a parameter held as numbers.
     """
 
     name: str
@@ -118,4 +118,13 @@ def joined(prefix: str, **how: bool) -> dict[str, Form]:
         "layers.moe.gate_efd": Form(gate_up, half=0, **how),
         "layers.moe.up_efd": Form(gate_up, half=1, **how),
         "layers.moe.down_edf": Form(down, **alone),
+    }
+
+
+def kept_packed(forms: Mapping[str, Form]) -> dict[str, Form]:
+    """Of weights that are packed in the file and in memory: blocks and scales each have a form of their own."""
+    return {
+        part: replace(form, name=form.name + ending, packed=False)
+        for path, form in forms.items()
+        for part, ending in zip(packed_paths(path), (mxfp4.BLOCKS, mxfp4.SCALES), strict=True)
     }

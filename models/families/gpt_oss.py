@@ -1,18 +1,40 @@
 """gpt-oss: attention sinks, every other layer with a sliding window, yarn, biases everywhere, clamped expert units.
 
-The published weights hold their experts in MXFP4; they are read as numbers (exact in bfloat16) and written as
-transformers writes a model that is not quantised.
+The published weights hold their experts in MXFP4. They are kept so, or read as numbers (exact in bfloat16) and then
+written as transformers writes a model that is not quantised.
 """
 
 from typing import Any
 
 from ..config import ModelConfig, MoeConfig
 from ..errors import UnknownArchitecture, UnsupportedConfig
-from .dense import NAMES, O_BIAS_NAMES, QKV_BIAS_NAMES, Family, Json, common_fields, common_to_hf, refuse, require
-from .forms import Form, joined
+from .dense import (
+    NAMES,
+    O_BIAS_NAMES,
+    QKV_BIAS_NAMES,
+    Family,
+    Json,
+    aux_from_hf,
+    aux_to_hf,
+    common_fields,
+    common_to_hf,
+    refuse,
+    require,
+)
+from .forms import Form, joined, kept_packed
 
 MLP = "model.layers.{i}.mlp."
 BIAS = MLP + "experts.gate_up_proj_bias"
+PACKED = joined(MLP, alternating=True, packed=True)
+QUANTISATION = {  # of a config.json whose experts are packed
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ],
+}
 KINDS = ("full_attention", "sliding_attention")
 THETA = 150_000.0
 ROPE = {  # of a config that says nothing about it, as upstream
@@ -47,6 +69,7 @@ def from_hf(hf: Json) -> ModelConfig:
         bias=True,
         clamp=float(hf.get("swiglu_limit", 7.0)),
         alpha=float(hf.get("swiglu_alpha", 1.702)),
+        aux_coefficient=aux_from_hf(hf, 0.9),
     )
     return ModelConfig(
         **fields,
@@ -79,6 +102,8 @@ def to_hf(cfg: ModelConfig) -> dict[str, Any]:
         "num_experts_per_tok": moe.top_k,
         "swiglu_limit": moe.clamp,
         "swiglu_alpha": moe.alpha,
+        **aux_to_hf(moe),
+        **({"quantization_config": QUANTISATION} if cfg.quantised else {}),
     }
 
 
@@ -95,10 +120,11 @@ FAMILY = Family(
         "layers.moe.router_ed": MLP + "router.weight",
         "layers.moe.router_bias_e": MLP + "router.bias",
         **joined(MLP, alternating=True, transposed=True),
+        **kept_packed(PACKED),
         "layers.moe.gate_bias_ef": Form(BIAS, half=0, alternating=True),
         "layers.moe.up_bias_ef": Form(BIAS, half=1, alternating=True),
         "layers.moe.down_bias_ed": MLP + "experts.down_proj_bias",
     },
-    also_read=(joined(MLP, alternating=True, packed=True),),
+    also_read=(PACKED,),
     quantised=("mxfp4",),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config import ModelConfig, MoeConfig
 from ..errors import UnsupportedConfig
-from .dense import Family, Json, common_fields, common_to_hf, refuse, require
+from .dense import Family, Json, aux_from_hf, aux_to_hf, common_fields, common_to_hf, refuse, require
 from .forms import joined, per_expert
 from .qwen3 import FAMILY as QWEN3
 
@@ -31,6 +31,7 @@ def from_hf(hf: Json) -> ModelConfig:
         d_ff=require(hf, "moe_intermediate_size"),
         norm_topk=bool(hf.get("norm_topk_prob", False)),
         dense_layers=tuple(i for i in range(layers) if i in only or (i + 1) % step),
+        aux_coefficient=aux_from_hf(hf, 0.001),
     )
     windows = None if window is None else (window,) * layers
     return ModelConfig(**fields, qkv_bias=bias, o_bias=bias, qk_norm=True, windows=windows, moe=moe)
@@ -53,6 +54,7 @@ def to_hf(cfg: ModelConfig) -> dict[str, Any]:
         "norm_topk_prob": moe.norm_topk,
         "mlp_only_layers": list(moe.dense_layers),
         "decoder_sparse_step": 1,
+        **aux_to_hf(moe),
     }
 
 

@@ -15,12 +15,13 @@ from safetensors import SafetensorError, safe_open
 
 from ..config import DTYPES, ModelConfig
 from ..errors import CheckpointMismatch, Mismatch, ModelError, Shape, UnsupportedConfig
-from ..families import FAMILIES, config_from_hf, file_forms, file_shapes
+from ..families import FAMILIES, config_from_hf, file_forms, file_shapes, mxfp4
 from ..families.forms import Form
 from ..params import ParamSpec, param_layers, param_specs
 from ..sharding import PRESETS, ShardingRules, build, shardings
 
 FILE_DTYPES = {"F32": np.dtype(np.float32), "BF16": np.dtype(ml_dtypes.bfloat16), "F16": np.dtype(np.float16)}
+PACKED_DTYPES = {"U8": np.dtype(np.uint8)}
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 BUFFERS = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")
@@ -61,12 +62,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def load(
-    folder: str | Path, mesh: Mesh | None = None, rules: ShardingRules | None = None, dtype: str | None = None
+    folder: str | Path,
+    mesh: Mesh | None = None,
+    rules: ShardingRules | None = None,
+    dtype: str | None = None,
+    *,
+    keep_quantised: bool = False,
 ) -> LoadedModel:
     """Read the model in `folder` (config.json, *.safetensors).
 
     mesh, rules: where the arrays go; without a mesh to the default device, without rules replicated.
     dtype: "float32", "bfloat16" or "float16" to cast to; None keeps the files' own. `cfg.dtype` is what was loaded.
+    keep_quantised: leave weights packed that are packed in the files (`cfg.quantised` then says how), for a quarter of
+        their memory. Such a model runs and is saved as it was; it cannot be trained.
     Host memory: one device's shard of one stacked parameter plus one layer's slice of it, whatever the model's size.
     Raises ModelError (folder, files, dtype), UnknownArchitecture, UnsupportedConfig, ShardingError, and
     CheckpointMismatch with every missing, unexpected, misshapen and contradicting tensor in it.
@@ -74,11 +82,13 @@ def load(
     if dtype is not None and dtype not in DTYPES:
         raise ModelError(f"cannot load as dtype {dtype}; known: {', '.join(DTYPES)}")
     cfg = read_config(folder)
-    layout = shardings(cfg, mesh, rules or PRESETS["replicated"]) if mesh is not None else {}
     with ExitStack() as stack:
         files = TensorFiles(Path(folder), stack)
+        if keep_quantised and any(name.endswith(mxfp4.BLOCKS) for name in files.shapes()):
+            cfg = replace(cfg, quantised="mxfp4")
         files.check(cfg)
         forms = file_forms(cfg, files.shapes())
+        layout = shardings(cfg, mesh, rules or PRESETS["replicated"]) if mesh is not None else {}
         params = {
             path: _read_param(files, forms[path], spec, param_layers(cfg, path), layout.get(path), dtype)
             for path, spec in param_specs(cfg).items()
@@ -103,12 +113,12 @@ class TensorFiles:
         """Tensor name -> shape, from the files' headers."""
         return {name: tuple(part.get_shape()) for name, part in self._slices.items()}
 
-    def dtype(self, name: str) -> np.dtype:
-        """The dtype of a tensor. Raises ModelError for one that is not a float weight."""
+    def dtype(self, name: str, known: Mapping[str, np.dtype] = FILE_DTYPES) -> np.dtype:
+        """The dtype of a tensor. Raises ModelError for one that is not among the `known`."""
         stored = self._slices[name].get_dtype()
-        if stored not in FILE_DTYPES:
-            raise ModelError(f"{name} in {self.folder} is stored as {stored}; known: {', '.join(FILE_DTYPES)}")
-        return FILE_DTYPES[stored]
+        if stored not in known:
+            raise ModelError(f"{name} in {self.folder} is stored as {stored}; known: {', '.join(known)}")
+        return known[stored]
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """A part of a tensor, read from the file now."""
@@ -165,8 +175,10 @@ def _read_param(
 ) -> jax.Array:
     """Assemble one parameter from its tensors (those of `layers` when stacked), shard by shard."""
     names = [name for layer in (layers if spec.stacked else (0,)) for name in form.names(spec, layer)]
-    # Packed numbers are exact in bfloat16, whatever bytes hold them.
-    stored = np.dtype(ml_dtypes.bfloat16) if form.packed else np.result_type(*{files.dtype(name) for name in names})
+    known = PACKED_DTYPES if form.packed or spec.packed else FILE_DTYPES
+    stored = np.result_type(*{files.dtype(name, known) for name in names})
+    if form.packed:  # numbers that are exact in bfloat16, whatever bytes hold them
+        stored = np.dtype(ml_dtypes.bfloat16)
 
     def fill(buffer: np.ndarray, index: tuple[slice, ...]) -> None:
         if not spec.stacked:
@@ -175,4 +187,4 @@ def _read_param(
         for i, layer in enumerate(layers[index[0]]):
             buffer[i] = form.read(files.read, spec, layer, index[1:])
 
-    return build(spec.shape, np.dtype(dtype) if dtype else stored, sharding, fill)
+    return build(spec.shape, np.dtype(dtype) if dtype and not spec.packed else stored, sharding, fill)

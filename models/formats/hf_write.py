@@ -204,7 +204,9 @@ def write_config(folder: Path, cfg: ModelConfig, dtype: str, source: Path | None
         write_json(folder / "config.json", config_to_hf(cfg, extras))
         return
     hf = read_json(source / "config.json")
-    kept = {k: v for k, v in hf.items() if k != "quantization_config"}
+    kept = {k: v for k, v in hf.items() if k != "quantization_config" or cfg.quantised}
+    if cfg.quantised and "quantization_config" not in kept:
+        kept["quantization_config"] = config_to_hf(cfg)["quantization_config"]
     differs = _differences(config_from_hf(kept), cfg)
     if differs:
         raise ModelError(f"{source} holds another model than the one to save: {', '.join(differs)} differ")
@@ -220,7 +222,7 @@ def write_config(folder: Path, cfg: ModelConfig, dtype: str, source: Path | None
 
 def _differences(a: ModelConfig, b: ModelConfig) -> list[str]:
     """The fields in which two configs describe different computations."""
-    free = {"dtype", "tie_embeddings"}  # what training and saving may change
+    free = {"dtype", "tie_embeddings", "quantised"}  # what loading, training and saving may change
     return [name for name in a.__dataclass_fields__ if name not in free and getattr(a, name) != getattr(b, name)]
 
 
