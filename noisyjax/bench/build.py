@@ -11,14 +11,14 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from noisyjax.bench.assign import Assigned, assign_negatives, assign_pool
-from noisyjax.bench.budget import Count, spend
-from noisyjax.bench.contamination import Checker
-from noisyjax.bench.files import data_folder
-from noisyjax.bench.load import Loaded, load_questions
+from noisyjax.bench.noise.assign import Assigned, assign_negatives, assign_pool
+from noisyjax.bench.noise.budget import Count, spend
+from noisyjax.bench.noise.contamination import Checker
 from noisyjax.bench.prompts import arrange, build_messages
+from noisyjax.bench.questions.files import data_folder
+from noisyjax.bench.questions.load import Loaded, load_questions
+from noisyjax.bench.questions.rows import BadRows, read_rows
 from noisyjax.bench.quickstart import FOLDER as QUICKSTART
-from noisyjax.bench.rows import BadRows, read_rows
 from noisyjax.bench.schema import Assignment, BenchConfig, PoolConfig
 from noisyjax.bench.seeds import seeded_order
 from noisyjax.bench.sources import NegativeFile, Pool, load_pool, read_negatives

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from noisyjax.bench.build import Bench, Sources, load_dataset, load_sources
-from noisyjax.bench.files import data_folder, find_files, missing_message
+from noisyjax.bench.questions.files import data_folder, find_files, missing_message
 from noisyjax.bench.quickstart import FOLDER as QUICKSTART
 from noisyjax.bench.schema import BenchConfig
 from noisyjax.bench.task import Task, all_tasks, get_task

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from noisyjax.bench.budget import unit_tokens
+from noisyjax.bench.noise.budget import unit_tokens
 from noisyjax.bench.prompts import arrange, lay_out
 from noisyjax.bench.task import template
 from noisyjax.chat import ChatTokenizer, build_prompt, fit

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from noisyjax.bench import BenchConfig, list_tasks, load_bench, show, validate_bench
-from noisyjax.bench.budget import CUT
+from noisyjax.bench.noise.budget import CUT
 from noisyjax.chat import ChatTokenizer
 from noisyjax.errors import UsageError
 from noisyjax.records import LABELS, SETTINGS, Label

@@ -2,10 +2,10 @@
 
 import pytest
 
+from noisyjax.bench.questions.rows import Row
 from noisyjax.bench.readers import READERS, BadRowError, Context
 from noisyjax.bench.readers.aime import integer
 from noisyjax.bench.readers.mwe import read_choices
-from noisyjax.bench.rows import Row
 from noisyjax.config import validate
 from noisyjax.errors import UsageError
 

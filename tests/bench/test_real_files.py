@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from noisyjax.bench import BenchConfig, get_task, load_bench
-from noisyjax.bench.load import load_questions
+from noisyjax.bench.questions.load import load_questions
+from noisyjax.bench.questions.rows import BadRows, read_rows
 from noisyjax.bench.readers.aime import read_answers
-from noisyjax.bench.rows import BadRows, read_rows
 from noisyjax.bench.schema import ChatPoolConfig, PoolConfig
 from noisyjax.bench.sources import load_pool
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from noisyjax.bench.rows import BadRows, Row
+from noisyjax.bench.questions.rows import BadRows, Row
 from noisyjax.bench.schema import ChatPoolConfig, PoolConfig
 from noisyjax.bench.sources import load_pool, read_chats, read_documents, read_negatives
 from noisyjax.bench.sources.chats import ChatFilter

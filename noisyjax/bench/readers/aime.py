@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from noisyjax.bench.questions.rows import BadRows, Row, read_rows
 from noisyjax.bench.readers.base import BadRowError, Context, Item, Reader, need, need_text
-from noisyjax.bench.rows import BadRows, Row, read_rows
 from noisyjax.bench.seeds import content_id
 from noisyjax.errors import UsageError
 from noisyjax.records import Question

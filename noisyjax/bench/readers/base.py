@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noisyjax.bench.rows import BadRows, Row, read_rows
+from noisyjax.bench.questions.rows import BadRows, Row, read_rows
 from noisyjax.config import Schema
 from noisyjax.records import Document, Question
 

@@ -7,8 +7,8 @@ be answered rightly, which is upstream's own ambiguity.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from noisyjax.bench.questions.rows import BadRows, Row, read_rows
 from noisyjax.bench.readers.base import Context, Item, Reader, need_text
-from noisyjax.bench.rows import BadRows, Row, read_rows
 from noisyjax.bench.seeds import content_id
 from noisyjax.records import Question
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from noisyjax.bench.questions.rows import BadRows, Row, read_rows
 from noisyjax.bench.readers.base import LETTERS, BadRowError, Context, Item, Reader, need, need_text
-from noisyjax.bench.rows import BadRows, Row, read_rows
 from noisyjax.config import Schema
 from noisyjax.records import Question
 

@@ -7,8 +7,8 @@ The layout also serves anyone who brings a data set of their own: only `id`, `qu
 from collections.abc import Mapping
 from typing import Any
 
+from noisyjax.bench.questions.rows import Row
 from noisyjax.bench.readers.base import LETTERS, BadRowError, Context, Item, Reader, need, need_text
-from noisyjax.bench.rows import Row
 from noisyjax.bench.seeds import content_id, permutation
 from noisyjax.records import Document, Question
 

@@ -6,8 +6,8 @@ question, so that a cached answer is always read against the letters it was give
 
 import re
 
+from noisyjax.bench.questions.rows import Row
 from noisyjax.bench.readers.base import LETTERS, Context, Item, Reader, need_text
-from noisyjax.bench.rows import Row
 from noisyjax.bench.seeds import content_id, permutation
 from noisyjax.records import Question
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from noisyjax.bench.noise.retrieve import Bm25
+from noisyjax.bench.questions.rows import BadRows, Row, read_object, read_rows
 from noisyjax.bench.readers.base import BadRowError, Context, Item, Negatives, Reader, need_list, need_text
-from noisyjax.bench.retrieve import Bm25
-from noisyjax.bench.rows import BadRows, Row, read_object, read_rows
 from noisyjax.bench.seeds import content_id
 from noisyjax.config import Schema
 from noisyjax.errors import UsageError

@@ -6,8 +6,8 @@ The file is JSON lines even where it is named .json.
 
 from typing import Literal
 
+from noisyjax.bench.questions.rows import Row
 from noisyjax.bench.readers.base import Context, Item, Reader, need, need_list, need_text
-from noisyjax.bench.rows import Row
 from noisyjax.config import Schema
 from noisyjax.records import Document, Question
 

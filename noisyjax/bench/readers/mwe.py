@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from noisyjax.bench.questions.rows import Row
 from noisyjax.bench.readers.base import LETTERS, BadRowError, Context, Item, Reader, need_text
-from noisyjax.bench.rows import Row
 from noisyjax.bench.seeds import content_id
 from noisyjax.config import Schema
 from noisyjax.errors import UsageError

@@ -6,8 +6,8 @@ documents: `golds` and `12_docs`, `20_docs`, `30_docs`, in which one document he
 
 from typing import Any, Literal
 
+from noisyjax.bench.questions.rows import Row
 from noisyjax.bench.readers.base import BadRowError, Context, Item, Reader, need, need_text
-from noisyjax.bench.rows import Row
 from noisyjax.bench.seeds import content_id
 from noisyjax.config import Schema
 from noisyjax.records import Document, Question

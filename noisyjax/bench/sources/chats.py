@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from noisyjax.bench.questions.rows import BadRows, Row
 from noisyjax.bench.readers.base import BadRowError, need, need_list, need_text
-from noisyjax.bench.rows import BadRows, Row
 from noisyjax.bench.seeds import content_id
 from noisyjax.records import Unit
 

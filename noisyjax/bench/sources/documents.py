@@ -5,8 +5,8 @@ a document is its title, a line break and its sentences joined without anything;
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from noisyjax.bench.questions.rows import BadRows, Row
 from noisyjax.bench.readers.base import BadRowError, need
-from noisyjax.bench.rows import BadRows, Row
 from noisyjax.bench.seeds import content_id
 from noisyjax.records import Unit
 

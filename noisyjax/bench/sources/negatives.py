@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from noisyjax.bench.questions.rows import BadRows, Row
 from noisyjax.bench.readers.base import BadRowError, need, need_text
-from noisyjax.bench.rows import BadRows, Row
 from noisyjax.bench.seeds import content_id
 from noisyjax.records import Document, Question
 

@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from noisyjax.bench.files import hub_rows
-from noisyjax.bench.rows import BadRows, Row, read_rows
+from noisyjax.bench.questions.files import hub_rows
+from noisyjax.bench.questions.rows import BadRows, Row, read_rows
 from noisyjax.bench.schema import ChatPoolConfig, PoolConfig
 from noisyjax.bench.seeds import seeded_order
 from noisyjax.bench.sources.chats import ChatFilter, read_chats

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from noisyjax.bench.files import data_folder
-from noisyjax.bench.load import load_questions
+from noisyjax.bench.questions.files import data_folder
+from noisyjax.bench.questions.load import load_questions
 from noisyjax.bench.task import all_tasks, get_task
 from noisyjax.errors import UsageError
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noisyjax.bench.rows import BadRows, read_object, read_rows
+from noisyjax.bench.questions.rows import BadRows, read_object, read_rows
 from noisyjax.errors import UsageError
 
 RECORDS = [{"id": "a", "text": "one"}, {"id": "b", "text": "two lines\u2028in one"}]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noisyjax.bench.contamination import Checker, normal_form
+from noisyjax.bench.noise.contamination import Checker, normal_form
 from noisyjax.records import Question, Unit
 
 FREE = [

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from noisyjax.bench.load import gold_option
+from noisyjax.bench.questions.load import gold_option
 from noisyjax.records import Question, Unit
 
 VERDICTS = frozenset(

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from noisyjax.bench.files import data_folder, find_files, hub_rows, missing_message
+from noisyjax.bench.questions.files import data_folder, find_files, hub_rows, missing_message
+from noisyjax.bench.questions.rows import BadRows, Row
 from noisyjax.bench.readers import READERS, BadRowError, Context, Item, Negatives, Reader
-from noisyjax.bench.rows import BadRows, Row
 from noisyjax.bench.task import Task
 from noisyjax.config import validate
 from noisyjax.errors import UsageError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from noisyjax.bench.rows import Row
+from noisyjax.bench.questions.rows import Row
 from noisyjax.bench.task import Hub, Layout, Task
 from noisyjax.errors import UsageError, nearest
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noisyjax.bench.assign import assign_negatives, assign_pool
-from noisyjax.bench.contamination import Checker
+from noisyjax.bench.noise.assign import assign_negatives, assign_pool
+from noisyjax.bench.noise.contamination import Checker
 from noisyjax.bench.schema import BenchConfig, NegativesConfig, PoolConfig
 from noisyjax.bench.seeds import content_id, digest, permutation, seeded_order
 from noisyjax.bench.sources import Pool

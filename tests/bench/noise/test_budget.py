@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noisyjax.bench.budget import CUT, cut_unit, spend, unit_tokens
+from noisyjax.bench.noise.budget import CUT, cut_unit, spend, unit_tokens
 from noisyjax.records import Unit
 
 MODES = {"RD": "shared_block", "RC": "shared_block", "HN": "per_question"}

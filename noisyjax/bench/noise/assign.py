@@ -7,7 +7,7 @@ by (seed, question id). Hard negatives are always the question's own, in such an
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from noisyjax.bench.contamination import Checker
+from noisyjax.bench.noise.contamination import Checker
 from noisyjax.bench.schema import BenchConfig, PoolConfig
 from noisyjax.bench.seeds import seeded_order
 from noisyjax.bench.sources import Group, Pool
