@@ -3,7 +3,7 @@
 from .config import ModelConfig, MoeConfig, RopeConfig
 from .errors import CheckpointMismatch, ModelError, ShardingError, UnknownArchitecture, UnsupportedConfig
 from .families import FAMILIES, config_from_hf, config_to_hf
-from .formats import LoadedModel, convert_gguf, load, read_config, save
+from .formats import LoadedModel, convert_gguf, load, read_config, save, save_adapter
 from .init import init_params
 from .params import ParamSpec, param_specs
 from .sharding import PRESETS, ShardingRules, batch_spec, shardings
@@ -31,5 +31,6 @@ __all__ = [
     "param_specs",
     "read_config",
     "save",
+    "save_adapter",
     "shardings",
 ]

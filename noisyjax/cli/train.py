@@ -36,14 +36,15 @@ def export(
     run: str = typer.Argument(help="The folder of a training run."),
     out: Path = typer.Argument(help="A new folder for the Hugging Face model."),
     step: int = typer.Option(None, help="The checkpoint of this step; by default the latest."),
-    dtype: str = typer.Option("auto", help="float32 or bfloat16; auto is the start's own."),
+    dtype: str = typer.Option("auto", help="float32 or bfloat16; auto is the start's own, for an adapter float32."),
     model: Path = typer.Option(None, help="The start's folder, where it has moved since."),
-    check: bool = typer.Option(False, "--check", help="Read it back with transformers and compare logits."),
+    adapter: bool = typer.Option(False, "--adapter", help="Of a `lora` run the adapter alone, as peft reads it."),
+    check: bool = typer.Option(False, "--check", help="Read it back with transformers or peft and compare logits."),
 ) -> None:
-    """Write a checkpoint as a Hugging Face model folder."""
+    """Write a checkpoint as a Hugging Face model folder; an adapter is merged into its start, or written alone."""
     from noisyjax.train.export import export as export_run
 
-    for line in export_run(run, out, step=step, dtype=dtype, model=model, check=check):
+    for line in export_run(run, out, step=step, dtype=dtype, model=model, adapter=adapter, check=check):
         typer.echo(line)
 
 

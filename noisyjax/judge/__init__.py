@@ -2,6 +2,7 @@
 
 from noisyjax.judge.asking import JudgeConfig, judge_items
 from noisyjax.judge.cache import VerdictCache
+from noisyjax.judge.distraction import DistractionItem, judge_distractions
 from noisyjax.judge.judges import AnyJudgeConfig, EngineJudge, EngineJudgeConfig, Judge, open_judge
 from noisyjax.judge.outcome import OutcomeItem, judge_id, judge_outcomes
 from noisyjax.judge.parse import Label, Reading, read_verdict
@@ -11,6 +12,7 @@ from noisyjax.judge.rules import RuleJudge, RuleJudgeConfig
 __all__ = [
     "AnyJudgeConfig",
     "Conveys",
+    "DistractionItem",
     "EngineJudge",
     "EngineJudgeConfig",
     "Judge",
@@ -22,6 +24,7 @@ __all__ = [
     "RuleJudge",
     "RuleJudgeConfig",
     "VerdictCache",
+    "judge_distractions",
     "judge_id",
     "judge_items",
     "judge_outcomes",

@@ -13,6 +13,7 @@ from noisyjax.engine.remote import RemoteConfig
 from noisyjax.errors import UsageError
 from noisyjax.judge.asking import JudgeConfig
 from noisyjax.judge.cache import VerdictCache
+from noisyjax.judge.distraction import DistractionItem, judge_distractions
 from noisyjax.judge.outcome import OutcomeItem, judge_outcomes
 from noisyjax.judge.rationale import RationaleItem, judge_rationales
 from noisyjax.judge.rules import RuleJudge, RuleJudgeConfig
@@ -31,6 +32,8 @@ class Judge(Protocol):
     def outcomes(self, items: Sequence[OutcomeItem]) -> list[Verdict]: ...
 
     def rationales(self, items: Sequence[RationaleItem]) -> list[Verdict]: ...
+
+    def distractions(self, items: Sequence[DistractionItem]) -> list[Verdict]: ...
 
 
 class EngineJudgeConfig(JudgeConfig):
@@ -74,6 +77,10 @@ class EngineJudge:
         """The same for references. Distractors are shown only where the config's `distractor_fails` says so."""
         shown = items if self._show_distractor else [replace(item, distractor=None) for item in items]
         return judge_rationales(self.engine, shown, self.cache, self.config, self.tokenizer)
+
+    def distractions(self, items: Sequence[DistractionItem]) -> list[Verdict]:
+        """The same for thoughts that noise stood beside."""
+        return judge_distractions(self.engine, items, self.cache, self.config, self.tokenizer)
 
 
 def open_judge(

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from noisyjax.config import Schema, config_hash
+from noisyjax.judge.distraction import DistractionItem
 from noisyjax.judge.matching import Match, equals, match_facts, match_tokens, states
 from noisyjax.judge.outcome import OutcomeItem
 from noisyjax.judge.parse import Label
@@ -51,6 +52,10 @@ class RuleJudge:
         it was copied is a fact too many (not under fact_recall).
         """
         return [self._rationale(item) for item in items]
+
+    def distractions(self, items: Sequence[DistractionItem]) -> list[Verdict]:
+        """None for all: whether a thought leans on noise is no matter of rules; see the lexical figure of training."""
+        return [Verdict(None, self.name, reason="there is no rule for this") for _ in items]
 
     def _outcome(self, item: OutcomeItem) -> Verdict:
         golds = [gold for gold in item.answers if gold.strip()]

@@ -154,6 +154,8 @@ class GrpoConfig(TrainConfig):
             raise ValueError("reference is given, but loss.beta is 0: nothing is measured against it")
         if self.reward.rationale == "graded" and self.reward.asks_rationale and self.judge.kind == "engine":
             raise ValueError("reward.rationale: graded needs a judge that grades: judge.kind: rules")
+        if self.reward.distraction.judged and self.judge.kind == "rules":
+            raise ValueError("reward.distraction.judged: true needs a model to ask: judge.kind: engine")
         penal = [name for name, guard in self.reward.guards if isinstance(guard, GuardConfig) and guard.penalty]
         penal += ["overlong_buffer"] if self.advantage.overlong_buffer else []
         if self.advantage.per_component and penal:

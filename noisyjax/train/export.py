@@ -1,4 +1,4 @@
-"""From a checkpoint back to a Hugging Face model folder."""
+"""From a checkpoint back to files: a Hugging Face model folder, or an adapter alone as `peft` reads it."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +23,9 @@ TOLERANCE = 1e-3
 
 CHECK_TOKENS = 32
 
+Weights = dict[str, Any]
+"""{path: array}."""
+
 
 def export(
     run: str,
@@ -31,49 +34,58 @@ def export(
     step: int | None = None,
     dtype: str = "auto",
     model: Path | None = None,
+    adapter: bool = False,
     check: bool = False,
 ) -> Iterator[str]:
     """Write the weights of a training run's checkpoint to the new folder `out`; yields what was done, line by line.
 
     Args:
         step: which checkpoint; None for the latest.
-        dtype: float32 or bfloat16; auto is that of the start's files.
+        dtype: float32, bfloat16 or float16; auto is that of the start's files, or an adapter's own float32.
         model: the start's folder (architecture, tokenizer, chat template), where it is not where the run found it.
-        check: also read the folder with transformers and compare its logits with this package's own.
+        adapter: write the adapter alone, for `peft`; otherwise it is merged into the start's weights.
+        check: also read the folder with transformers (and peft) and compare its logits with this package's own.
 
-    Raises UsageError for a run without that checkpoint or a start that has gone, RunError when the check fails.
+    Raises UsageError for a run without that checkpoint or adapter or a start that has gone, RunError when the check
+    fails.
     """
     found, _ = read_about(run, step)
+    trained: Any = _resolved(run).get("lora")
+    if adapter and trained is None:
+        raise UsageError(f"{run} trained all weights and has no adapter (no `lora` in its config): leave out --adapter")
     start = _start_of(run) if model is None else model
     cfg = models.read_config(start)
-    kind = _dtype(dtype, start)
-    params = _params(run, found, cfg, start, kind)
-    folder = models.save(params, cfg, out, source=start)
-    yield f"step {found} of {run} is in {folder} ({kind})"
-    if check:
-        yield _check(folder, cfg)
-
-
-def _params(run: str, step: int, cfg: models.ModelConfig, start: Path, dtype: str) -> dict[str, Any]:
-    """The whole model's weights, an adapter merged into the start's."""
-    adapter = _resolved(run).get("lora")
-    if adapter is None:
-        read = read_tree(run, step, {"params": _template(models.param_specs(cfg))})["params"]
+    kind = ("float32" if adapter else _start_dtype(start)) if dtype == "auto" else _known_dtype(dtype)
+    own = {} if trained is None else _read(run, found, lora.adapter_specs(cfg, trained["rank"], trained["targets"]))
+    if adapter:
+        base = str(start.absolute())
+        own = _cast(own, kind)
+        folder = models.save_adapter(own, cfg, out, alpha=trained["alpha"], base=base)
+        yield f"the adapter of step {found} of {run} is in {folder} ({kind}); its base is {base}"
     else:
-        trained = _adapter(run, step, cfg, adapter)
-        read = lora.merge(models.load(start, dtype="float32").params, trained, adapter["alpha"] / adapter["rank"])
-    return {path: x.astype(dtype) for path, x in read.items()}
+        whole = _merged(start, own, trained) if trained else _read(run, found, models.param_specs(cfg))
+        folder = models.save(_cast(whole, kind), cfg, out, source=start)
+        yield f"step {found} of {run} is in {folder} ({kind})"
+    if check and adapter:
+        yield _check(folder, cfg, _merged(start, _cast(own, "float32"), trained), base=start)
+    elif check:
+        yield _check(folder, cfg, models.load(folder, dtype="float32").params)
 
 
-def _adapter(run: str, step: int, cfg: models.ModelConfig, config: Mapping[str, Any]) -> dict[str, Any]:
-    template = _template(lora.adapter_specs(cfg, config["rank"], config["targets"]))
-    return read_tree(run, step, {"params": template})["params"]
+def _merged(start: Path, own: Weights, trained: Mapping[str, Any]) -> Weights:
+    """The start's weights with the adapter added, float32."""
+    return lora.merge(models.load(start, dtype="float32").params, own, trained["alpha"] / trained["rank"])
 
 
-def _template(specs: Mapping[str, models.ParamSpec]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Float32 on this machine's first device."""
+def _cast(weights: Mapping[str, Any], dtype: str) -> Weights:
+    return {path: x.astype(dtype) for path, x in weights.items()}
+
+
+def _read(run: str, step: int, specs: Mapping[str, models.ParamSpec]) -> Weights:
+    """What a checkpoint holds of these parameters, float32, on this machine's first device."""
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return {path: jax.ShapeDtypeStruct(spec.shape, jnp.float32, sharding=device) for path, spec in specs.items()}
+    template = {path: jax.ShapeDtypeStruct(spec.shape, jnp.float32, sharding=device) for path, spec in specs.items()}
+    return read_tree(run, step, {"params": template})["params"]
 
 
 def _resolved(run: str) -> Mapping[str, Any]:
@@ -91,33 +103,54 @@ def _start_of(run: str) -> Path:
     return start
 
 
-def _dtype(dtype: str, start: Path) -> str:
+def _known_dtype(dtype: str) -> str:
     known = ("auto", "float32", "bfloat16", "float16")
     if dtype not in known:
         raise UsageError(f"dtype={dtype!r}: {nearest(dtype, known)}")
-    if dtype != "auto":
-        return dtype
+    return dtype
+
+
+def _start_dtype(start: Path) -> str:
     config = read_json(start / "config.json")
     return str(config.get("dtype") or config.get("torch_dtype") or "float32")
 
 
-def _check(folder: Path, cfg: models.ModelConfig) -> str:
-    """Logits of the written folder, here and in transformers, on one row of ids. RunError when they differ."""
+def _check(folder: Path, cfg: models.ModelConfig, params: Mapping[str, Any], base: Path | None = None) -> str:
+    """Logits of `params` (float32) here and of the written folder in transformers, or on its `base` in peft, on one row
+    of ids. RunError when they differ."""
     try:
         import torch
-        from transformers import AutoModelForCausalLM
+
+        theirs_model, strange = _loaded(folder) if base is None else _loaded_adapter(folder, base)
     except ImportError:
-        raise UsageError("--check compares with transformers and torch: pip install 'noisyjax[parity]'") from None
+        needed = "transformers and torch" if base is None else "peft and torch"
+        raise UsageError(f"--check compares with {needed}: pip install 'noisyjax[parity]'") from None
     ids = np.random.default_rng(0).integers(0, cfg.vocab_size, (1, CHECK_TOKENS))
-    loaded = models.load(folder, dtype="float32")
-    ours = np.asarray(forward(Decoder(loaded.cfg, loaded.params), jnp.asarray(ids, jnp.int32)))
-    read: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
-    theirs_model, info = read
+    ours = np.asarray(forward(Decoder(cfg, params), jnp.asarray(ids, jnp.int32)))
     with torch.inference_mode():
         theirs = theirs_model(torch.tensor(ids)).logits.float().numpy()
-    strange = {name: sorted(keys) for name, keys in info.items() if keys}
     gap = float(np.abs(ours - theirs).max() / np.abs(ours).max())
+    reader = "transformers" if base is None else "peft"
     if strange or not gap <= TOLERANCE:
         names = strange or "all names known"
-        raise RunError(f"{folder} is not the same in transformers: {names}, logits differ by {gap:.2g} of the largest")
-    return f"transformers reads it without a missing or unknown name; logits differ by at most {gap:.1g} of the largest"
+        raise RunError(f"{folder} is not the same in {reader}: {names}, logits differ by {gap:.2g} of the largest")
+    return f"{reader} reads it without a missing or unknown name; logits differ by at most {gap:.1g} of the largest"
+
+
+def _loaded(folder: Path) -> tuple[Any, dict[str, list[str]]]:
+    """A model folder in transformers, float32, and the names that are missing or too many."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    read: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    model, info = read
+    return model, {name: sorted(keys) for name, keys in info.items() if keys}
+
+
+def _loaded_adapter(folder: Path, base: Path) -> tuple[Any, dict[str, list[str]]]:
+    """The same for an adapter on its base in peft."""
+    from peft import PeftConfig, get_peft_model
+
+    model = get_peft_model(_loaded(base)[0], PeftConfig.from_pretrained(str(folder)))
+    info = model.load_adapter(str(folder), "default", is_trainable=False)
+    return model.eval(), {k: sorted(keys) for k in ("missing_keys", "unexpected_keys") if (keys := getattr(info, k))}

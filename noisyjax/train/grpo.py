@@ -20,7 +20,7 @@ from noisyjax.judge import Judge
 from noisyjax.records import Completion, Finish
 from noisyjax.store import model_identity
 from noisyjax.train.config import GrpoConfig
-from noisyjax.train.grading import Graded, Grader
+from noisyjax.train.grading import Graded, Grader, Judged
 from noisyjax.train.learner import Learner
 from noisyjax.train.loop import DataEnd, Step
 from noisyjax.train.objective import metrics
@@ -35,10 +35,19 @@ from noisyjax.train.watch.samples import sample_rows
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """The groups of a step that are gone on with, of how many prompts, and what all verdicts cost."""
+
+    kept: Sequence[Judged]
+    prompts: int
+    verdicts: int
+    judge_s: float
+
+
+@dataclass(frozen=True)
 class Taught:
     """A batch with all that the update needs of it. N samples, those of a prompt after another."""
 
-    rollouts: Sequence[Rollout]
     graded: Graded
     advantages: Advantages
     left_out_n: np.ndarray
@@ -47,6 +56,10 @@ class Taught:
     """Reference log-probabilities of each sample's tokens."""
     figures: Mapping[str, float | None]
     """What is known before the update."""
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        return [group.rollout for group in self.graded.judged]
 
     @property
     def completions(self) -> list[Completion]:
@@ -85,15 +98,15 @@ class GrpoTask:
 
     def gather(self, tree: Any, number: int, progress: TrainProgress) -> Taught:
         sampler = Sampler(self.learner.load_sampler(tree), self.config.rollout, seed=self.config.seed, step=number)
-        rollouts, drawn = self._draw(sampler, progress)
-        with progress.stage("judge"):
-            graded = self.grader.grade(rollouts, self._penalties(rollouts))
+        drawn = self._draw(sampler, number, progress)
         figures = {
-            "group/kept": len(rollouts) / drawn,
+            "group/kept": len(drawn.kept) / drawn.prompts,
             "seconds/rollout": sampler.seconds,
             "speed/rollout": sampler.tokens / sampler.seconds if sampler.seconds else None,
+            "seconds/judge": drawn.judge_s,
+            "speed/judge": drawn.verdicts / drawn.judge_s if drawn.verdicts and drawn.judge_s else None,
         }
-        return self._taught(tree, rollouts, graded, figures)
+        return self._taught(tree, self._graded(drawn.kept), figures)
 
     def learn(self, tree: Any, taught: Taught, number: int, want_samples: bool, progress: TrainProgress) -> Step:
         begin = time.perf_counter()
@@ -103,38 +116,40 @@ class GrpoTask:
         figures = metrics.reduce(metrics.merge([graded.metrics, taught.advantages.metrics(), found]))
         figures |= {**length_figures(taught.rollouts), **self._data_figures(), **taught.figures}
         figures |= self._speeds(taught, time.perf_counter() - begin)
-        for note in graded.notes:
-            progress.say(f"step {number}: {note}")
         if figures["update/idle"] == 1:
             progress.say(f"step {number}: no sample has anything to teach; the weights stay as they are")
-        samples = sample_rows(taught.rollouts, graded, taught.advantages, self.config.log.samples)
+        samples = sample_rows(graded, taught.advantages, self.config.log.samples)
         return Step(tree, figures, ok, samples if want_samples else ())
 
     # ---- from prompts to a batch that teaches something
 
-    def _draw(self, sampler: Sampler, progress: TrainProgress) -> tuple[list[Rollout], int]:
-        """The step's batch and the number of prompts drawn for it: as the data comes, or (dynamic sampling) until
-        enough groups are informative. Verdicts of the latter are asked for again; a judge with a cache has them."""
-        kept: list[Rollout] = []
-        drawn = 0
+    def _draw(self, sampler: Sampler, number: int, progress: TrainProgress) -> Drawn:
+        """The step's batch: as the data comes, or (dynamic sampling) until enough groups are informative."""
+        kept: list[Judged] = []
+        prompts, verdicts, judge_s = 0, 0, 0.0
         for _ in range(self.config.generation_batches):
             batch = self.stream.take(self.config.prompts)
-            drawn += batch.total
+            prompts += batch.total
             with progress.stage("rollout"):
                 rollouts = sampler.draw(batch.items)
-            if self.config.generation_batches > 1:
-                rollouts = self._informative(rollouts)
-            kept += rollouts
+            begin = time.perf_counter()
+            with progress.stage("judge"):
+                judged = self.grader.judge(rollouts, lambda note: progress.say(f"step {number}: {note}"))
+            judge_s += time.perf_counter() - begin
+            verdicts += sum(group.verdicts for group in judged)
+            kept += judged if self.config.generation_batches == 1 else self._informative(judged)
             if not batch.total or len(kept) >= self.config.prompts:
                 break
-        if not drawn:
+        if not prompts:
             raise DataEnd
-        return kept[: self.config.prompts], drawn
+        return Drawn(kept[: self.config.prompts], prompts, verdicts, judge_s)
 
-    def _informative(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        graded = self.grader.grade(rollouts, self._penalties(rollouts))
-        teaches = informative(self._advantages(rollouts, graded, None))
-        return [rollout for rollout in rollouts if teaches[rollout.id]]
+    def _informative(self, judged: Sequence[Judged]) -> list[Judged]:
+        teaches = informative(self._advantages(self._graded(judged), None))
+        return [group for group in judged if teaches[group.rollout.id]]
+
+    def _graded(self, judged: Sequence[Judged]) -> Graded:
+        return self.grader.grade(judged, self._penalties([group.rollout for group in judged]))
 
     def _penalties(self, rollouts: Sequence[Rollout]) -> Mapping[str, np.ndarray]:
         buffer = self.config.advantage.overlong_buffer
@@ -144,21 +159,17 @@ class GrpoTask:
         factor = self.config.advantage.overlong_factor
         return {"overlong": factor * overlong_penalty(length_n, self.config.rollout.max_tokens, buffer)}
 
-    def _taught(
-        self, tree: Any, rollouts: Sequence[Rollout], graded: Graded, figures: Mapping[str, float | None]
-    ) -> Taught:
-        ref_n = None
+    def _taught(self, tree: Any, graded: Graded, figures: Mapping[str, float | None]) -> Taught:
+        rollouts, ref_n = [group.rollout for group in graded.judged], None
         if self.config.loss.needs_reference:
             ref_n = self._scored(self.learner.reference_params(tree), rollouts)
-        found = self._advantages(rollouts, graded, ref_n)
+        found = self._advantages(graded, ref_n)
         cut_n = np.array([c.finish is Finish.LENGTH for r in rollouts for c in r.completions], bool)
         left_out_n = found.left_out_n | graded.rewards.masked_n | (cut_n & self.config.loss.mask_truncated)
-        return Taught(rollouts, graded, found, left_out_n, ref_n, figures)
+        return Taught(graded, found, left_out_n, ref_n, figures)
 
-    def _advantages(
-        self, rollouts: Sequence[Rollout], graded: Graded, ref_n: Sequence[np.ndarray] | None
-    ) -> Advantages:
-        rewards, loss = graded.rewards, self.config.loss
+    def _advantages(self, graded: Graded, ref_n: Sequence[np.ndarray] | None) -> Advantages:
+        rewards, loss, rollouts = graded.rewards, self.config.loss, [group.rollout for group in graded.judged]
         reward_nc, applies_nc, weight_c = rewards.reward_nc, rewards.applies_nc, rewards.weight_c
         if ref_n is not None and loss.kl_in == "reward":
             own_n = [_per_token(c, c.logprobs) for r in rollouts for c in r.completions]
@@ -245,13 +256,10 @@ class GrpoTask:
         return [found.get((r.id, i), empty) for r in rollouts for i in range(len(r.completions))]
 
     def _speeds(self, taught: Taught, update_s: float) -> dict[str, float | None]:
-        verdicts, judge_s = taught.graded.figures["verdicts"], taught.graded.figures["seconds"]
         learned = sum(len(r.asked.prompt.ids) for r in taught.rollouts)
         learned += sum(c.completion_tokens for c in taught.completions)
         return {
-            "speed/judge": verdicts / judge_s if verdicts and judge_s else None,
             "speed/update": learned / update_s,
-            "seconds/judge": judge_s,
             "seconds/update": update_s,
         }
 

@@ -95,7 +95,16 @@ class Sampler:
 
     def _name(self, record: str) -> str:
         self._times[record] += 1
-        return record if self._times[record] == 1 else f"{record}#{self._times[record]}"
+        return draw_name(record, self._times[record])
+
+
+def draw_name(record: str, time: int) -> str:
+    """The name of the `time`-th draw of a record within a step, counted from 1: no two draws of any records share one.
+
+    >>> draw_name("a", 1), draw_name("a", 2), draw_name("a#2", 1)
+    ('a', 'a#2', 'a#2#1')
+    """
+    return record if time == 1 and "#" not in record else f"{record}#{time}"
 
 
 def length_figures(rollouts: Iterable[Rollout]) -> dict[str, float | None]:

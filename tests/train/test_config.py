@@ -59,6 +59,7 @@ def test_what_sets_the_others_apart():
             ["advantage.per_component=true", "reward.guards.identical={limit: 0.5, penalty: 0.5}"],
             r"size of a penalty \(identical\)",
         ),
+        (["reward.distraction.judged=true"], r"needs a model to ask: judge.kind: engine"),
         (["reward.combination=aditive"], r"did you mean 'additive'"),
     ],
 )

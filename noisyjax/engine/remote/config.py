@@ -40,11 +40,12 @@ class RemoteConfig(Schema):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     kind: Literal["remote"] = "remote"
-    base_url: str
-    """Up to and including the version, e.g. `http://localhost:8000/v1`."""
+    base_url: str = Field(json_schema_extra=_ANY)
+    """Up to and including the version, e.g. `http://localhost:8000/v1`. Who answers there is told by `model`, so that
+    a run can go on when an endpoint has moved."""
     model: str
     """As the endpoint names it."""
-    api_key_env: str | None = None
+    api_key_env: str | None = Field(default=None, json_schema_extra=_ANY)
     """Name of the environment variable that holds the key; none for an endpoint that wants no key."""
 
     concurrency: int = Field(default=8, ge=1, le=512, json_schema_extra=_ANY)

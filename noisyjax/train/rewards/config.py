@@ -67,6 +67,9 @@ class DistractionConfig(Schema):
     """Words in a row in which sentences are compared; a shorter sentence is not compared."""
     tau: float = Field(default=0.1, gt=0, le=1)
     """A rollout is distracted when at least this share of its compared sentences is."""
+    judged: bool = False
+    """Ask the judge as well whether each thought leans on the noise beside it (`distraction/judged`); needs
+    judge.kind: engine. Noise and thought are shown up to judge.candidate_chars each."""
 
 
 class RewardConfig(Schema):

@@ -13,20 +13,20 @@ Legend: N samples.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
 from noisyjax.chat.reference import without_tags
-from noisyjax.judge.asking import MATERIAL, Form, JudgeConfig
-from noisyjax.judge.guard import neutralise
+from noisyjax.judge import DistractionItem
 from noisyjax.records import Verdict
-from noisyjax.train.objective.metrics import Mean, Metrics
-from noisyjax.train.rewards.config import DistractionConfig
+from noisyjax.train.objective.metrics import Mean, Metrics, Reducer
+from noisyjax.train.rewards.config import DistractionConfig, RewardConfig
 from noisyjax.train.rewards.ngrams import Gram, gram_set, grams
 from noisyjax.train.rewards.samples import Sample
+from noisyjax.train.rewards.total import verdict_values
 
 
 class Compared(StrEnum):
@@ -44,21 +44,23 @@ class Compared(StrEnum):
 class Distraction:
     """Of N samples: value_n float64 [N], 1 distracted, 0 not, nan undefined; compared_n says why it is undefined.
 
-    share_n float64 [N]: the share of distracted sentences (lexical form), nan where undefined or judged.
+    share_n float64 [N]: the share of distracted sentences, nan where undefined; None for the judge's form.
     """
 
     value_n: np.ndarray
-    share_n: np.ndarray
+    share_n: np.ndarray | None
     compared_n: tuple[Compared, ...]
 
-    def metrics(self, name: str = "distraction/lexical") -> Metrics:
+    def metrics(self, name: str) -> Metrics:
         """The proportion, and of the rollouts that had a distractor the share that could not be compared."""
         had_n = np.array([c is not Compared.NO_DISTRACTOR for c in self.compared_n], bool)
-        return {
+        found: dict[str, Reducer] = {
             name: Mean.of(self.value_n, ~np.isnan(self.value_n)),
-            f"{name}_sentences": Mean.of(self.share_n, ~np.isnan(self.share_n)),
             f"{name}_undefined": Mean.of(np.isnan(self.value_n), had_n),
         }
+        if self.share_n is not None:
+            found[f"{name}_sentences"] = Mean.of(self.share_n, ~np.isnan(self.share_n))
+        return found
 
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
@@ -115,90 +117,9 @@ def _is_distracted(found: Sequence[Gram], relevant: frozenset[Gram], noise: Hold
     return max(by_distractor.values(), default=0) > sum(gram in relevant for gram in found)
 
 
-# ----------------------------------------------------------------------------------------------------------------
-# The judgement
-# ----------------------------------------------------------------------------------------------------------------
-
-INSTRUCTION = f"""\
-You read how somebody reasoned. You are given a question, noise that stood beside it and does not help to answer it, \
-perhaps a hint that does, and the reasoning. Decide whether the reasoning leans on the noise. Do not answer the \
-question, and do not decide whether the reasoning is right.
-
-Choose one word:
-YES - some step takes a fact, a number, a name or a claim from the noise as evidence for the answer, or sets out to \
-answer something that only the noise asks.
-NO - the noise is not mentioned, or it is mentioned only to be set aside; or what is used stands in the question or \
-the hint as well.
-
-{MATERIAL}"""
-
-
-class Leans(StrEnum):
-    """What a judge of distraction may say."""
-
-    YES = "yes"
-    NO = "no"
-
-
-@dataclass(frozen=True)
-class DistractionItem:
-    """One thought to be judged. `candidate` is the reasoning, `distractors` the noise it is held against."""
-
-    question: str
-    distractors: tuple[str, ...]
-    candidate: str
-    hint: str | None = None
-
-    @property
-    def golds(self) -> tuple[str, ...]:
-        return self.distractors
-
-    @property
-    def context(self) -> tuple[str, ...]:
-        return () if self.hint is None else (self.hint,)
-
-
-def _blocks(item: DistractionItem, config: JudgeConfig) -> Sequence[tuple[str, str]]:
-    hint = [("hint", neutralise(item.hint, config.question_chars))] if item.hint is not None else []
-    noise = "\n\n".join(item.distractors)
-    return (
-        ("question", neutralise(item.question, config.question_chars)),
-        *hint,
-        ("noise", neutralise(noise, config.candidate_chars)),
-        ("reasoning", neutralise(item.candidate, config.candidate_chars)),
-    )
-
-
-DISTRACTION: Form[DistractionItem] = Form(
-    name="distraction",
-    labels=Leans,
-    passes=Leans.YES,
-    absent=Leans.NO,
-    wordings=(INSTRUCTION,),
-    instruction=lambda item: INSTRUCTION,
-    blocks=_blocks,
-)
-"""For `judge.asking.judge_items`. Noise and reasoning are long: `candidate_chars` bounds both, so set it high."""
-
-Judge = Callable[[Sequence[DistractionItem]], Sequence[Verdict]]
-"""Items to verdicts in their order; a None value is unscored."""
-
-
-def judged_distraction(samples: Sequence[Sample], judge: Judge) -> Distraction:
-    """The judge's form for a batch: one call for all samples that have both noise and reasoning.
-
-    With an engine: `lambda items: judge_items(DISTRACTION, engine, items, cache, config, tokenizer)`.
-    """
-    compared = [_can_be_judged(sample) for sample in samples]
-    at = [i for i, state in enumerate(compared) if state is Compared.YES]
-    verdicts = judge([distraction_item(samples[i]) for i in at]) if at else ()
-    value_n = np.full(len(samples), np.nan)
-    for i, verdict in zip(at, verdicts, strict=True):
-        if verdict.value is None:
-            compared[i] = Compared.UNSCORED
-        else:
-            value_n[i] = float(verdict.value)
-    return Distraction(value_n, np.full(len(samples), np.nan), tuple(compared))
+def wants_judgement(sample: Sample, config: RewardConfig) -> bool:
+    """Whether a judge is asked if this rollout leans on its noise."""
+    return config.distraction.judged and _comparable(sample) is Compared.YES
 
 
 def distraction_item(sample: Sample) -> DistractionItem:
@@ -208,7 +129,19 @@ def distraction_item(sample: Sample) -> DistractionItem:
     return DistractionItem(question, case.noise, without_tags(sample.reasoning), case.gold)
 
 
-def _can_be_judged(sample: Sample) -> Compared:
+def judged_distraction(samples: Sequence[Sample], verdicts: Sequence[Verdict | None]) -> Distraction:
+    """The judge's form for a batch: its verdict on each sample, None where it was not asked."""
+    compared = [_comparable(sample) for sample in samples]
+    value_n = verdict_values(verdicts)
+    states = (
+        Compared.UNSCORED if state is Compared.YES and np.isnan(value) else state
+        for state, value in zip(compared, value_n, strict=True)
+    )
+    return Distraction(value_n, None, tuple(states))
+
+
+def _comparable(sample: Sample) -> Compared:
+    """Whether a judge could decide."""
     if not sample.case.noise:
         return Compared.NO_DISTRACTOR
     return Compared.YES if without_tags(sample.reasoning).strip() else Compared.NO_REASONING

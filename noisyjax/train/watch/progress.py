@@ -1,18 +1,9 @@
-"""What a person sees while a model trains: a live line on a terminal, a plain line now and then elsewhere."""
+"""What a person sees while a model trains: steps, the last one's figures, and what is going on at the moment."""
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from noisyjax.visible import duration
-
-PLAIN_SECONDS = 15.0
-"""Between two plain lines."""
+from noisyjax.display import Display
 
 SHOWN = (
     ("loss", "loss {:.4f}"),
@@ -30,71 +21,30 @@ SHOWN = (
 """Metrics on the live line, in this order, where a run has them."""
 
 
-class TrainProgress:
-    """Steps done, the last step's figures, time left, and what is going on at the moment."""
+class TrainProgress(Display):
+    """Counts steps; `done` is the step that the run goes on from."""
 
-    def __init__(self, name: str, total: int, done: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._name, self._total, self._done, self._first = name, total, done, done
-        self._clock, self._start, self._said = clock, clock(), clock()
-        self._figures, self._stage = "", ""
-        console = Console(stderr=True)
-        self._bar: Progress | None = None
-        if console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-            text = TextColumn("{task.fields[stage]} {task.fields[figures]}")
-            self._bar = Progress(TextColumn(name), *columns, text, console=console)
-            self._task = self._bar.add_task(name, total=total, completed=done, figures="", stage="")
+    _figures = ""
 
-    def __enter__(self) -> "TrainProgress":
-        if self._bar is not None:
-            self._bar.start()
-        else:
-            self.say(f"{self._name}: step {self._done} of {self._total}")
-        return self
+    def opening(self) -> str:
+        return f"step {self.done} of {self.total}"
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        elif kind is None and self._done > self._first:
-            self.say(self.line())
+    def counted(self) -> str:
+        return f"step {self.done}/{self.total}"
+
+    def figures(self) -> str:
+        """Of the last step."""
+        return self._figures
 
     @contextmanager
     def stage(self, words: str) -> Iterator[None]:
         """Names what is going on inside (rollout, judge, update, evaluation)."""
-        self._stage = words
-        self._refresh()
-        try:
-            yield
-        finally:
-            self._stage = ""
+        self.show(f"{words} {self._figures}")
+        yield
 
     def step(self, number: int, metrics: Mapping[str, float | None]) -> None:
         """A step is done."""
-        self._done = number
+        self.done = number
         known = ((form, metrics.get(name)) for name, form in SHOWN)
         self._figures = ", ".join(form.format(value) for form, value in known if value is not None)
-        self._refresh()
-        if self._bar is None and self._clock() - self._said >= PLAIN_SECONDS:
-            self._said = self._clock()
-            self.say(self.line())
-
-    def say(self, text: str) -> None:
-        """A line of its own, above the live one."""
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-    def line(self) -> str:
-        left = self.seconds_left()
-        eta = "" if left is None or self._done >= self._total else f", about {duration(left)} left"
-        return f"{self._name}: step {self._done}/{self._total}, {self._figures}{eta}"
-
-    def seconds_left(self) -> float | None:
-        """By the pace of this session; None before its first step."""
-        fresh = self._done - self._first
-        return None if fresh <= 0 else (self._total - self._done) * (self._clock() - self._start) / fresh
-
-    def _refresh(self) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, figures=self._figures, stage=self._stage)
+        self.show(self._figures, plain="")

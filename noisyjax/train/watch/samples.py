@@ -1,6 +1,6 @@
 """Sampled completions as rows to look at: what was asked, what came, which spans, which verdicts, what it earned."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -9,19 +9,17 @@ import numpy as np
 from noisyjax.records import LABELS, NoisyPrompt, Verdict
 from noisyjax.train.grading import Graded
 from noisyjax.train.objective.advantages import Advantages
-from noisyjax.train.rollout import Rollout
 from noisyjax.train.watch.log import finite
 
 
-def sample_rows(
-    rollouts: Sequence[Rollout], graded: Graded, advantages: Advantages, most: int
-) -> list[Mapping[str, Any]]:
+def sample_rows(graded: Graded, advantages: Advantages, most: int) -> list[Mapping[str, Any]]:
     """The first `most` completions of a batch, JSON-ready; what is undefined is null."""
-    flat = [(r, c) for r in rollouts for c in r.completions][:most]
+    flat = [(group, g) for group in graded.judged for g in range(len(group.samples))][:most]
     total_n = graded.rewards.total_n
     rows: list[Mapping[str, Any]] = []
-    for i, (rollout, completion) in enumerate(flat):
-        sample, record = graded.samples[i], rollout.asked.record
+    for i, (group, g) in enumerate(flat):
+        sample, completion, asked = group.samples[g], group.rollout.completions[g], group.rollout.asked
+        record = asked.record
         rows.append(
             {
                 "record": record.id,
@@ -31,15 +29,16 @@ def sample_rows(
                 "question": record.question,
                 "gold": record.answers[0],
                 "hint": record.hint,
-                "spans": list(_spans(rollout.asked.prompt)),
+                "spans": list(_spans(asked.prompt)),
                 "completion": completion.text,
                 "finish": str(completion.finish),
                 "tokens": completion.completion_tokens,
                 "references": [span.text for span in sample.references.spans],
                 "answer": sample.answer,
                 "faults": [str(fault) for fault in sample.faults],
-                "outcome": _said(graded.outcomes[i]),
-                "rationale": _said(graded.rationales[i]),
+                "outcome": _said(group.outcomes[g]),
+                "rationale": _said(group.rationales[g]),
+                "distraction": _said(group.distractions[g]),
                 "rewards": {
                     name: finite(graded.rewards.reward_nc[i, c]) for c, name in enumerate(graded.rewards.names)
                 },

@@ -1,8 +1,13 @@
+import sys
+from pathlib import Path
+
 import pytest
 
 from noisyjax.records import Finish
 from noisyjax.train.rewards.config import RewardConfig
 from noisyjax.train.rewards.samples import Case, Sample, read_sample
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 GOOD = "<think>Look. <reference>Mara holds the key.</reference> So 4.</think>4"
 

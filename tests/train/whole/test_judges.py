@@ -9,7 +9,7 @@ from noisyjax import models
 from noisyjax.engine.server.app import ChatApp, running
 from noisyjax.engine.server.faults import FaultPlan
 from noisyjax.engine.server.protocol import Reply
-from noisyjax.errors import RunError
+from noisyjax.errors import RunError, UsageError
 from noisyjax.train.runs import train_grpo
 from noisyjax.train.state import Checkpoints
 from noisyjax.train.watch.log import read_metrics, read_samples
@@ -48,7 +48,7 @@ def moved(done, folder):
 
 def endpoint(url, **more):
     fast = {"backoff_s": 0.01, "backoff_cap_s": 0.05, "timeout_s": 5.0}
-    return {"kind": "engine", "engine": {"kind": "remote", "base_url": url, "model": "lenient", **fast, **more}}
+    return {"kind": "engine", "engine": {"kind": "remote", "base_url": url, **{"model": "lenient", **fast, **more}}}
 
 
 def test_a_judge_on_the_same_mesh_that_cannot_judge(grpo, folder, tmp_path, save_model):
@@ -104,9 +104,15 @@ def test_an_endpoint_with_faults_changes_nothing(grpo):
 
 
 def test_an_endpoint_that_goes_away(grpo):
-    """A run cannot go on without its judge: it ends with a readable error, and goes on when the judge is back."""
+    """A run cannot go on without its judge: it ends with a readable error, and goes on when the judge is back, at
+    another address: its verdicts are the model's, wherever that is asked."""
+    brief = {"outage_s": 0.5, "patience_s": 1.0}
     with running(ChatApp(Lenient())) as url:
-        train_grpo(grpo("run", steps=1, reward=JUDGED, judge=endpoint(url, outage_s=0.5, patience_s=1.0)))
+        train_grpo(grpo("run", steps=1, reward=JUDGED, judge=endpoint(url, **brief)))
     with pytest.raises(RunError, match=r"endpoint|connect|answer"):
-        train_grpo(grpo("run", steps=2, reward=JUDGED, judge=endpoint(url, outage_s=0.5, patience_s=1.0)))
+        train_grpo(grpo("run", steps=2, reward=JUDGED, judge=endpoint(url, **brief)))
     assert Checkpoints(grpo("run").out, grpo("run").state, {}).steps == [1]
+    with running(ChatApp(Lenient())) as other:
+        assert train_grpo(grpo("run", steps=2, reward=JUDGED, judge=endpoint(other, **brief))).step == 2
+    with pytest.raises(UsageError, match=r"judge.engine.model: was 'lenient', now 'strict'"):
+        train_grpo(grpo("run", steps=3, reward=JUDGED, judge=endpoint(other, **brief, model="strict")))

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from noisyjax import models
 from noisyjax.models import lora
@@ -34,10 +35,27 @@ def test_grpo_with_an_adapter_and_kl_against_its_base(grpo, folder, tmp_path):
         np.testing.assert_allclose(np.asarray(written[path]), np.asarray(x), atol=1e-6, err_msg=path)
 
 
-def test_sft_with_an_adapter_goes_on_exactly(sft):
+def test_sft_with_an_adapter_goes_on_exactly(sft, folder, tmp_path):
     chosen = {**ADAPTER, "targets": ["q", "down"]}
     straight = train_sft(sft("straight", lora=chosen, steps=4))
     train_sft(sft("parts", lora=chosen, steps=2))
     resumed = train_sft(sft("parts", lora=chosen, steps=4))
     jax.tree.map(np.testing.assert_array_equal, straight.tree.params, resumed.tree.params)
     assert any(float(np.abs(x).max()) > 0 for path, x in straight.tree.params.items() if ".lora_b_" in path)
+    (said,) = export(sft("parts").out, tmp_path / "adapter", adapter=True)
+    assert said.startswith("the adapter of step 4")
+    assert said.endswith(f"(float32); its base is {folder}")
+    written = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    b_ldr = np.asarray(straight.tree.params["layers.mlp.down_df.lora_b_dr"])
+    np.testing.assert_array_equal(written["base_model.model.model.layers.1.mlp.down_proj.lora_B.weight"], b_ldr[1])
+    assert len(written) == 2 * 2 * 2
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+def test_an_adapter_alone_is_checked_in_peft(sft, tmp_path):
+    config = sft(steps=2, lora=ADAPTER, optimizer={"learning_rate": 0.1})
+    train_sft(config)
+    said = list(export(config.out, tmp_path / "adapter", adapter=True, dtype="bfloat16", check=True))
+    assert "(bfloat16)" in said[0]
+    assert "peft reads it without a missing or unknown name; logits differ by at most" in said[1]

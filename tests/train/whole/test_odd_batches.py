@@ -95,8 +95,13 @@ def test_prompts_that_leave_no_room(grpo, data, tmp_path):
     assert moved(done, config) > 1e-4
 
 
-def test_dynamic_sampling_draws_until_enough_groups_teach(grpo):
-    """Half of the records' groups are undecided: more prompts are drawn, and what is kept teaches."""
+def test_dynamic_sampling_draws_until_enough_groups_teach(grpo, monkeypatch):
+    """Half of the records' groups are undecided: more prompts are drawn, and what is kept teaches. No sample is graded
+    twice."""
+    import toy_rewards
+
+    decide, asked = toy_rewards.sometimes_undecided, []
+    monkeypatch.setattr(toy_rewards, "sometimes_undecided", lambda sample: asked.append(sample) or decide(sample))
     config = grpo(
         steps=2,
         prompts=4,
@@ -112,6 +117,7 @@ def test_dynamic_sampling_draws_until_enough_groups_teach(grpo):
     first = [list(dict.fromkeys(r["record"] for r in read_samples(config.out) if r["step"] == s)) for s in (1, 2)]
     assert first == [["r0", "r6", "r7", "r8"], ["r16", "r17", "r18", "r19"]]
     assert [line["group/kept"] for line in lines] == [4 / 12, 4 / 8]
+    assert len(asked) == config.rollout.samples * (12 + 8)
 
 
 def test_dynamic_sampling_ends_with_the_data(grpo, capfd):

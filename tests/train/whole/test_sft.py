@@ -37,6 +37,8 @@ def test_it_learns_and_comes_back_as_a_folder(sft, tmp_path):
         np.testing.assert_array_equal(np.asarray(x), np.asarray(done.tree.params[path]), err_msg=path)
     with pytest.raises(UsageError, match="holds checkpoints of steps 8, not step 3"):
         list(export(config.out, tmp_path / "again", step=3))
+    with pytest.raises(UsageError, match="trained all weights and has no adapter"):
+        list(export(config.out, tmp_path / "again", adapter=True))
 
 
 @pytest.mark.parity
