@@ -6,12 +6,13 @@ from .families import FAMILIES, config_from_hf, config_to_hf
 from .formats import LoadedModel, convert_gguf, load, read_config, save, save_adapter
 from .init import init_params
 from .params import ParamSpec, param_specs
-from .sharding import PRESETS, ShardingRules, batch_spec, shardings
+from .sharding import PRESETS, Layout, ShardingRules, shardings
 
 __all__ = [
     "FAMILIES",
     "PRESETS",
     "CheckpointMismatch",
+    "Layout",
     "LoadedModel",
     "ModelConfig",
     "ModelError",
@@ -22,7 +23,6 @@ __all__ = [
     "ShardingRules",
     "UnknownArchitecture",
     "UnsupportedConfig",
-    "batch_spec",
     "config_from_hf",
     "config_to_hf",
     "convert_gguf",

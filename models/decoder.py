@@ -23,6 +23,7 @@ from flax import nnx
 from . import attention, head, lora, moe, rope
 from .config import ModelConfig
 from .params import param_layers
+from .sharding import Layout
 
 EVERYTHING = 2**30
 """A window that no context fills."""
@@ -41,8 +42,6 @@ Attend = Callable[[Any, Own, jax.Array, jax.Array, jax.Array], tuple[jax.Array, 
 
 Remat = Literal["none", "dots", "full"]
 """What a layer keeps for its backward pass: all; the results of weight products and of attention; its input alone."""
-
-Place = Callable[[jax.Array], jax.Array]
 
 Weight = Callable[[str], Any]
 """A layer's parameter by its name inside the layer; None where the family has none."""
@@ -171,19 +170,40 @@ class MLP(nnx.Module):
 class Layer(nnx.Module):
     """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)), where mlp may be a mixture of experts."""
 
-    def __init__(self, cfg: ModelConfig, weight: Weight, joined: bool):
+    def __init__(self, cfg: ModelConfig, weight: Weight, joined: bool, layout: Layout | None):
+        self.layout = layout
         self.attn_norm, self.mlp_norm = (_norm(cfg, weight(f"{x}_norm.scale_d")) for x in ("attn", "mlp"))
         self.attn = Attention(cfg, weight, joined)
         experts = None if cfg.moe is None or weight("moe.router_ed") is None else cfg.moe
-        self.mlp = MLP(weight, joined) if experts is None else moe.MoE(experts, weight)
+        self.mlp = MLP(weight, joined) if experts is None else moe.MoE(experts, weight, layout)
+        self.n_experts = 0 if cfg.moe is None else cfg.moe.n_experts
 
     def __call__(
-        self, x_btd: jax.Array, cos: jax.Array, sin: jax.Array, attend: Attend, per_layer: Any, window: Any
+        self,
+        x_btd: jax.Array,
+        cos: jax.Array,
+        sin: jax.Array,
+        attend: Attend,
+        per_layer: Any,
+        window: Any,
+        times_bt: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
+        """(x_btd, what `attend` collected); with `times_bt` also its router's `moe.Load`, zeros where it has none."""
         own = Own(window, None if self.attn.sink is None else self.attn.sink[...])
         o_btnh, collected = attend(per_layer, own, *self.attn.qkv(self.attn_norm(x_btd), cos, sin))
-        x_btd = x_btd + self.attn.out(o_btnh)
-        return x_btd + self.mlp(self.mlp_norm(x_btd)), collected
+        x_btd = _placed(self.layout, x_btd + self.attn.out(o_btnh))
+        y_btd, load = self._feed_forward(self.mlp_norm(x_btd), times_bt)
+        return _placed(self.layout, x_btd + y_btd), collected if times_bt is None else (collected, load)
+
+    def _feed_forward(self, x_btd: jax.Array, times_bt: jax.Array | None) -> tuple[jax.Array, moe.Load | None]:
+        if isinstance(self.mlp, moe.MoE):
+            return self.mlp(x_btd, times_bt)
+        none_e = jnp.zeros(self.n_experts)
+        return self.mlp(x_btd), moe.Load(none_e, none_e, jnp.zeros(()))
+
+
+def _placed(layout: Layout | None, x_btd: jax.Array) -> jax.Array:
+    return x_btd if layout is None else layout.place(x_btd)
 
 
 def _runs(cfg: ModelConfig) -> list[range]:
@@ -222,10 +242,18 @@ class Decoder(nnx.Module):
 
     stacked: keep the layers stacked and scan them; otherwise a list of layers, their input products joined, and a loop.
         Where dense layers stand among those with experts, each run of like layers is a stack of its own.
+    layout: the mesh that the parameters lie on; None for a single device.
     """
 
-    def __init__(self, cfg: ModelConfig, params: Mapping[str, jax.Array], *, stacked: bool = True):
-        self.cfg, self.stacked = cfg, stacked
+    def __init__(
+        self,
+        cfg: ModelConfig,
+        params: Mapping[str, jax.Array],
+        *,
+        stacked: bool = True,
+        layout: Layout | None = None,
+    ):
+        self.cfg, self.stacked, self.layout = cfg, stacked, layout
         self.embed = Table(params["embed.w_vd"])
         self.final_norm = _norm(cfg, params["final_norm.scale_d"])
         self.head = Table(params["head.w_vd"]) if "head.w_vd" in params else None
@@ -239,7 +267,7 @@ class Decoder(nnx.Module):
                     return w if w is None else w[own[0]]
                 return w if len(own) == len(w) else w[own[0] : own[-1] + 1]
 
-            return Layer(cfg, weight, joined=not stacked)
+            return Layer(cfg, weight, joined=not stacked, layout=layout)
 
         self.runs = tuple(_runs(cfg) if stacked else [range(i, i + 1) for i in range(cfg.n_layers)])
         layers = [layer(run) for run in self.runs]
@@ -256,21 +284,22 @@ class Decoder(nnx.Module):
         per_layer: Any = None,
         *,
         remat: Remat = "none",
-        place: Place | None = None,
+        times_bt: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         """Run every layer and the final norm: (x_btd, what `attend` collected, per layer).
 
         `per_layer` is handed to `attend` a layer at a time; it and the result are stacked [L, ...] pytrees when the
         layers are stacked, else lists of L pytrees. `remat`: what of a layer its backward pass finds kept.
-        `place` lays x_btd out over devices, before every layer.
+        With `times_bt` every layer collects a pair: what `attend` did, and its `moe.Load` by tokens counted so often.
         """
         inv_f = rope.inverse_frequencies(self.cfg.rope, self.cfg.head_dim)
         cos, sin = rope.rotation(inv_f, pos_bt, x_btd.dtype, self.cfg.rope.magnitude)
         windows = self.cfg.windows or (None,) * self.cfg.n_layers
 
         def run(layer: Layer, x: jax.Array, mine: Any, window: Any) -> tuple[jax.Array, Any]:
-            return layer(x if place is None else place(x), cos, sin, attend, mine, window)
+            return layer(x, cos, sin, attend, mine, window, times_bt)
 
+        x_btd = _placed(self.layout, x_btd)
         if self.stacked:
             x_btd, collected = self._scan(run, x_btd, per_layer, windows, remat)
         else:
@@ -309,24 +338,50 @@ class Decoder(nnx.Module):
         segment_bt: jax.Array | None = None,
         parent_bt: jax.Array | None = None,
         remat: Remat = "none",
-        place: Place | None = None,
     ) -> jax.Array:
         """Final hidden states of whole rows, [B, T, D]; padding (segment 0) gives finite, meaningless ones.
 
         Without segments a row is one sequence. A token sees what lies before it in its segment and in its parent
-        segment (`attention.self_attention`). `remat`, `place`: see `run_layers`.
+        segment (`attention.self_attention`). `remat`: see `run_layers`.
         """
+        return self._rows(ids_bt, pos_bt, segment_bt, parent_bt, remat)[0]
+
+    def hidden_and_load(
+        self,
+        ids_bt: jax.Array,
+        pos_bt: jax.Array,
+        segment_bt: jax.Array,
+        parent_bt: jax.Array,
+        times_bt: jax.Array,
+        remat: Remat = "none",
+    ) -> tuple[jax.Array, moe.Load]:
+        """`hidden`, and how the tokens load the experts, each `times_bt` times, over the layers that have them."""
+        x_btd, got = self._rows(ids_bt, pos_bt, segment_bt, parent_bt, remat, times_bt)
+        load = got[1] if self.stacked else jax.tree.map(lambda *parts: jnp.stack(parts), *(pair[1] for pair in got))
+        return x_btd, jax.tree.map(lambda part_l: part_l.sum(0), load)
+
+    def _rows(
+        self,
+        ids_bt: jax.Array,
+        pos_bt: jax.Array | None,
+        segment_bt: jax.Array | None,
+        parent_bt: jax.Array | None,
+        remat: Remat,
+        times_bt: jax.Array | None = None,
+    ) -> tuple[jax.Array, Any]:
         b, t = ids_bt.shape
         pos_bt = jnp.broadcast_to(jnp.arange(t), (b, t)) if pos_bt is None else pos_bt
         segment_bt = jnp.ones((b, t), jnp.int32) if segment_bt is None else segment_bt
 
         def attend(_, own, q, k, v):
+            if self.layout is not None and self.layout.sequence:
+                q, k, v = (self.layout.place_heads(*x) for x in ((q, "heads"), (k, "kv_heads"), (v, "kv_heads")))
             made = attention.self_attention(
                 q, k, v, pos_bt, segment_bt, own.window, parent_bt=parent_bt, sink_n=own.sink_n
             )
             return made, None
 
-        return self.run_layers(self.embed_tokens(ids_bt), pos_bt, attend, remat=remat, place=place)[0]
+        return self.run_layers(self.embed_tokens(ids_bt), pos_bt, attend, remat=remat, times_bt=times_bt)
 
 
 def forward(model: Decoder, ids_bt: jax.Array, pos_bt: jax.Array | None = None, segment_bt: jax.Array | None = None):

@@ -85,7 +85,7 @@ def init_adapters(
     for path, spec in adapter_specs(cfg, rank, targets).items():
         layout = None
         if mesh is not None:
-            layout = NamedSharding(mesh, partition_spec(spec, rules or PRESETS["replicated"], mesh))
+            layout = NamedSharding(mesh, partition_spec(spec, rules or PRESETS["replicated"], mesh.shape))
         inputs = math.prod(spec.layer_shape[1:])
         stddev = (3 * inputs) ** -0.5 if ".lora_a_" in path else 0.0
 

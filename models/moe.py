@@ -6,7 +6,7 @@ lies between an expert's products never leaves the cache (`jax.lax.ragged_dot` i
 on most TPUs).
 
 Legend: N tokens, D model, F ffn of an expert, E experts, K experts of a token, L layers, T rows of a tile,
-        M = N*K rows of tokens sorted by expert, and some spare ones.
+        M = N*K rows of tokens sorted by expert, and some spare ones; O outputs, G groups of 32 inputs, B their bytes.
 """
 
 import functools
@@ -20,22 +20,41 @@ import numpy as np
 from flax import nnx
 
 from .config import MoeConfig
+from .expert_parallel import over_mesh
+from .families import mxfp4
+from .params import packed_paths
+from .sharding import Layout
+
+
+class Packed(NamedTuple):
+    """A weight [E, outputs, inputs] held in MXFP4, uint8 (see `families.mxfp4`)."""
+
+    blocks_eogb: jax.Array
+    scales_eog: jax.Array
 
 
 class Experts(NamedTuple):
-    """The weights of all experts, [E, outputs, inputs], and their biases [E, outputs], or None."""
+    """The weights of all experts, [E, outputs, inputs] or packed, and their biases [E, outputs], or None."""
 
-    gate_efd: jax.Array
-    up_efd: jax.Array
-    down_edf: jax.Array
+    gate_efd: jax.Array | Packed
+    up_efd: jax.Array | Packed
+    down_edf: jax.Array | Packed
     gate_bias_ef: jax.Array | None = None
     up_bias_ef: jax.Array | None = None
     down_bias_ed: jax.Array | None = None
 
 
+def dense(w: Experts, dtype: Any) -> Experts:
+    """The same weights as numbers, what is packed in `dtype`; of all experts or of one, without the axis E."""
+    return Experts(*(mxfp4.unpacked(*x, dtype) if isinstance(x, Packed) else x for x in w))
+
+
 def router_logits(x_nd: jax.Array, w_ed: jax.Array, bias_e: jax.Array | None = None) -> jax.Array:
-    """float32 [N, E], whatever the type of x: which experts are chosen hangs on small differences."""
-    logit_ne = jnp.einsum("nd,ed->ne", x_nd, w_ed, preferred_element_type=jnp.float32)
+    """float32 [N, E], whatever the type of x: which experts are chosen hangs on small differences.
+
+    x_nd: any number of leading axes, which the result has too.
+    """
+    logit_ne = jnp.einsum("...d,ed->...e", x_nd, w_ed, preferred_element_type=jnp.float32)
     return logit_ne if bias_e is None else logit_ne + bias_e.astype(jnp.float32)
 
 
@@ -50,20 +69,35 @@ def route(logit_ne: jax.Array, top_k: int, norm_topk: bool) -> tuple[jax.Array, 
     return jnp.exp(top_nk - total_n1), expert_nk
 
 
-def load_balancing_loss(logit_lne: jax.Array, top_k: int, mask_n: jax.Array | None = None) -> jax.Array:
-    """E times the sum over experts of (share of tokens sent there) x (mean probability given to it), float32 scalar.
+class Load(NamedTuple):
+    """How much the router gives each expert, summed over tokens and layers, float32. Loads of parts add up.
 
-    Switch Transformer (Fedus et al. 2021, arXiv 2101.03961, equations 4 to 6), over all layers at once and with K
-    choices a token, as transformers' `load_balancing_loss_func` has it: perfect balance gives K. mask_n: bool [N],
-    False for padding.
+    choice_e: choices that fell on it, without gradient; prob_e: probabilities; rows: tokens times layers, a scalar.
     """
-    n_experts = logit_lne.shape[-1]
-    p_lne = jax.nn.softmax(logit_lne.astype(jnp.float32), axis=-1)
-    hit_lne = jax.nn.one_hot(jax.lax.top_k(p_lne, top_k)[1], n_experts, dtype=jnp.float32).sum(-2)
-    weight_n = jnp.ones(logit_lne.shape[1]) if mask_n is None else mask_n.astype(jnp.float32)
-    rows = jnp.maximum(weight_n.sum() * logit_lne.shape[0], 1.0)
-    share_e, mean_e = (jnp.einsum("lne,n->e", x, weight_n) / rows for x in (hit_lne, p_lne))
-    return n_experts * jnp.sum(share_e * mean_e)
+
+    choice_e: jax.Array
+    prob_e: jax.Array
+    rows: jax.Array
+
+
+def load(logit_ne: jax.Array, top_k: int, times_n: jax.Array) -> Load:
+    """The load of one layer by tokens that count `times_n` times each, float32 [N]; padding counts 0 times."""
+    p_ne = jax.nn.softmax(logit_ne.astype(jnp.float32), axis=-1)
+    hit_ne = jax.nn.one_hot(jax.lax.top_k(p_ne, top_k)[1], p_ne.shape[-1], dtype=jnp.float32).sum(-2)
+    choice_e, prob_e = (jnp.sum(times_n[:, None] * x_ne, 0) for x_ne in (hit_ne, p_ne))
+    return Load(choice_e, prob_e, times_n.sum())
+
+
+def pull(whole: Load) -> jax.Array:
+    """float32 [E], without gradient: what `pull @ prob_e` turns into the balance of a batch with this whole load.
+
+    The balance is E times the sum over experts of (share of choices that fell on it) x (mean probability), over all
+    layers at once: Switch Transformer (Fedus et al. 2021, arXiv 2101.03961, equations 4 to 6) with K choices a token,
+    as transformers' `load_balancing_loss_func` has it; perfect balance gives K. Only the probabilities carry a
+    gradient, so that given the whole batch's choices its parts contribute sums.
+    """
+    rows = jnp.maximum(whole.rows, 1.0)
+    return jax.lax.stop_gradient(len(whole.choice_e) * whole.choice_e / rows**2)
 
 
 def gated(gate: jax.Array, up: jax.Array, cfg: MoeConfig) -> jax.Array:
@@ -91,14 +125,15 @@ def expert(x_td: jax.Array, w: Experts, cfg: MoeConfig) -> jax.Array:
 def experts(x_nd: jax.Array, weight_nk: jax.Array, expert_nk: jax.Array, w: Experts, cfg: MoeConfig) -> jax.Array:
     """The weighted sum of each token's experts, [N, D] in x's type; the sum is made in float32.
 
-    The backward pass makes the experts' inner values again, tile by tile: none are kept.
+    The backward pass makes the experts' inner values again, tile by tile: none are kept. w may hold fewer experts than
+    there are: a choice of one beyond the last costs nothing, and is to have weight 0.
     """
-    n, k = expert_nk.shape
+    (n, k), n_experts = expert_nk.shape, jax.tree.leaves(w)[0].shape[0]
     expert_m = expert_nk.reshape(-1)
-    size_e = jnp.bincount(expert_m, length=cfg.n_experts)
+    size_e = jnp.bincount(expert_m, length=n_experts)
     order_m = jnp.argsort(expert_m, stable=True)
     place_m = jnp.zeros_like(order_m).at[order_m].set(jnp.arange(n * k), unique_indices=True)
-    tile = tile_rows(n * k, cfg.n_experts)
+    tile = tile_rows(n * k, n_experts)
     # The last tile reaches beyond the last row: what is read and written there goes nowhere.
     source_m = jnp.pad(order_m, (0, tile)) // k
     y_md = _by_expert(cfg, tile, x_nd[source_m], size_e, w)
@@ -109,21 +144,38 @@ def experts(x_nd: jax.Array, weight_nk: jax.Array, expert_nk: jax.Array, w: Expe
 class MoE(nnx.Module):
     """A feed-forward of experts, [B, T, D] -> [B, T, D]."""
 
-    def __init__(self, cfg: MoeConfig, weight: Callable[[str], Any]):
-        self.cfg = cfg
+    def __init__(self, cfg: MoeConfig, weight: Callable[[str], Any], layout: Layout | None = None):
+        self.cfg, self.layout = cfg, layout
         self.router, self.router_bias = (_param(weight(f"moe.{name}")) for name in ("router_ed", "router_bias_e"))
         for name in Experts._fields:
-            setattr(self, name, _param(weight(f"moe.{name}")))
+            setattr(self, name, _weight(weight, f"moe.{name}"))
 
     def logits(self, x_nd: jax.Array) -> jax.Array:
         """The router's, float32 [N, E]."""
         return router_logits(x_nd, _value(self.router), _value(self.router_bias))
 
-    def __call__(self, x_btd: jax.Array) -> jax.Array:
-        x_nd = x_btd.reshape(-1, x_btd.shape[-1])
-        weight_nk, expert_nk = route(self.logits(x_nd), self.cfg.top_k, self.cfg.norm_topk)
+    def __call__(self, x_btd: jax.Array, times_bt: jax.Array | None = None) -> tuple[jax.Array, Load | None]:
+        """(the layer's output, its load by tokens that count `times_bt` times each; None without it)."""
+        logit_bte = self.logits(x_btd)
+        weight_btk, expert_btk = route(logit_bte, self.cfg.top_k, self.cfg.norm_topk)
         w = Experts(*(_value(getattr(self, name)) for name in Experts._fields))
-        return experts(x_nd, weight_nk, expert_nk, w, self.cfg).reshape(x_btd.shape)
+        product = functools.partial(experts, cfg=self.cfg)
+        y_btd = over_mesh(product, self.layout, x_btd, weight_btk, expert_btk, w)
+        if times_bt is None:
+            return y_btd, None
+        return y_btd, load(logit_bte.reshape(-1, logit_bte.shape[-1]), self.cfg.top_k, times_bt.reshape(-1))
+
+
+class PackedParam(nnx.Module):
+    """The two parameters of a weight held in MXFP4."""
+
+    def __init__(self, blocks_eogb: jax.Array, scales_eog: jax.Array):
+        self.blocks_eogb, self.scales_eog = nnx.Param(blocks_eogb), nnx.Param(scales_eog)
+
+
+def _weight(weight: Callable[[str], Any], path: str) -> Any:
+    blocks, scales = (weight(part) for part in packed_paths(path))
+    return _param(weight(path)) if blocks is None or scales is None else PackedParam(blocks, scales)
 
 
 def _param(x: jax.Array | None) -> Any:
@@ -131,6 +183,8 @@ def _param(x: jax.Array | None) -> Any:
 
 
 def _value(param: Any) -> Any:
+    if isinstance(param, PackedParam):
+        return Packed(param.blocks_eogb[...], param.scales_eog[...])
     return None if param is None else param[...]
 
 
@@ -147,7 +201,7 @@ def _by_expert(cfg: MoeConfig, tile: int, x_md: jax.Array, size_e: jax.Array, w:
     """`expert` on every row [M, D]: those of the first expert, size_e[0] of them, then those of the second, ..."""
 
     def group(e: jax.Array, start: jax.Array, tiles: jax.Array, y_md: jax.Array) -> jax.Array:
-        mine = _take(w, e)
+        mine = dense(_take(w, e), x_md.dtype)  # one expert's numbers at a time
 
         def one(i: jax.Array, y_md: jax.Array) -> jax.Array:
             # A group's last tile reaches into the next one, whose own tiles come later and write over it.
@@ -160,6 +214,8 @@ def _by_expert(cfg: MoeConfig, tile: int, x_md: jax.Array, size_e: jax.Array, w:
 
 
 def _forward(cfg: MoeConfig, tile: int, x_md: jax.Array, size_e: jax.Array, w: Experts) -> tuple[jax.Array, tuple]:
+    if any(isinstance(x, Packed) for x in w):
+        raise TypeError("packed experts have no gradient: load the model without keep_quantised to train it")
     return _by_expert(cfg, tile, x_md, size_e, w), (x_md, size_e, w)
 
 

@@ -25,7 +25,7 @@ AXES = {
     "g": "groups",
     "b": "bytes",
 }
-"""Dimension letter -> logical axis name."""
+"""Dimension letter -> logical axis name. The router's experts are "routes": every device routes among all of them."""
 
 
 @dataclass(frozen=True)
@@ -145,5 +145,6 @@ def param_specs(cfg: ModelConfig) -> dict[str, ParamSpec]:
         if cfg.moe is not None and path.startswith(EXPERTS):
             inputs = cfg.moe.d_ff if ".down_" in path else cfg.d_model
             own |= {"e": cfg.moe.n_experts, "f": cfg.moe.d_ff, "g": inputs // MXFP4_BLOCK, "b": MXFP4_BLOCK // 2}
-        specs[path] = ParamSpec(tuple((sizes | own)[c] for c in letters), tuple(AXES[c] for c in letters))
+        axes = AXES | {"e": "routes"} if ".router_" in path else AXES
+        specs[path] = ParamSpec(tuple((sizes | own)[c] for c in letters), tuple(axes[c] for c in letters))
     return specs

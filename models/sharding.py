@@ -1,8 +1,9 @@
-"""How parameters lie on a device mesh: logical axes (`params.AXES`) mapped to mesh axes, checked before anything runs.
+"""How a model lies on a device mesh: logical axes (`params.AXES`) mapped to mesh axes, checked before anything runs.
 
-Mesh axes are called `data`, `fsdp`, `tensor` and `expert`; a mesh has any of them.
+A mesh has any of the axes `MESH_AXES`. Legend: B batch, T query length, D model, N heads of either kind, H head dim.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,12 +12,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .config import ModelConfig
+from .config import MXFP4_BLOCK, ModelConfig
 from .errors import ShardingError
 from .params import ParamSpec, param_specs
 
-NEVER_CUT = ("head_dim", "rank")
-MESH_AXES = ("data", "fsdp", "tensor", "expert")
+NEVER_CUT = ("head_dim", "rank", "groups", "bytes", "routes")
+MESH_AXES = ("replica", "data", "fsdp", "expert", "tensor")
+"""From the slowest network to the fastest: `replica` between slices, `tensor` between neighbours."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class ShardingRules:
     """For each logical axis the mesh axis it is cut along, or None where it is whole on every device.
 
     `kv_heads` is the forgiving one: where the key-value heads cannot be cut evenly (2 heads over 4 devices) they are
-    replicated, which costs little memory and is what grouped-query attention needs. `NEVER_CUT` never are.
+    replicated, which costs little memory and is what grouped-query attention needs. `NEVER_CUT` have no rule.
     """
 
     vocab: str | None = None
@@ -34,7 +36,7 @@ class ShardingRules:
     ffn: str | None = None
     experts: str | None = None
     layers: str | None = None
-    batch: tuple[str, ...] = ("data", "fsdp")
+    batch: tuple[str, ...] = ("replica", "data", "fsdp", "expert")
     """For activations: the mesh axes a batch is cut along, those of them that the mesh has."""
 
     def mesh_axis(self, logical: str) -> str | None:
@@ -42,49 +44,117 @@ class ShardingRules:
         return getattr(self, logical) if logical not in NEVER_CUT else None
 
 
+_TENSOR = {"vocab": "tensor", "heads": "tensor", "kv_heads": "tensor", "ffn": "tensor"}
+
 PRESETS: Mapping[str, ShardingRules] = {
     "replicated": ShardingRules(),
     "fsdp": ShardingRules(embed="fsdp"),
-    "tensor": ShardingRules(vocab="tensor", heads="tensor", kv_heads="tensor", ffn="tensor"),
-    "fsdp_tensor": ShardingRules(embed="fsdp", vocab="tensor", heads="tensor", kv_heads="tensor", ffn="tensor"),
+    "tensor": ShardingRules(**_TENSOR),
+    "fsdp_tensor": ShardingRules(embed="fsdp", **_TENSOR),
+    "tensor_expert": ShardingRules(experts="expert", **_TENSOR),
+    "fsdp_tensor_expert": ShardingRules(embed="fsdp", experts="expert", **_TENSOR),
 }
-"""`fsdp` cuts the model dimension, `tensor` heads, feed-forward and vocabulary; `fsdp_tensor` both."""
+"""`fsdp` cuts the model dimension, `tensor` heads, feed-forward and vocabulary, `expert` whole experts. Every axis but
+`tensor` cuts the batch as well; `replica` and `data` cut nothing else."""
+
+TRAINING, SERVING = PRESETS["fsdp_tensor_expert"], PRESETS["tensor_expert"]
+"""For meshes with all of `MESH_AXES`. Weights that are cut along fsdp would be gathered at every token that is decoded:
+where a model is sampled from, that axis only cuts the batch."""
 
 
-def partition_spec(spec: ParamSpec, rules: ShardingRules, mesh: Mesh) -> PartitionSpec:
-    """The PartitionSpec of one parameter, unchecked but for the key-value heads, which are replicated if they must."""
-    axes = [rules.mesh_axis(axis) for axis in spec.axes]
-    for i, (axis, size) in enumerate(zip(spec.axes, spec.shape, strict=True)):
-        mesh_axis = axes[i]
-        if axis == "kv_heads" and mesh_axis is not None and size % mesh.shape.get(mesh_axis, 1):
-            axes[i] = None
-    return PartitionSpec(*axes)
+@dataclass(frozen=True)
+class Layout:
+    """A mesh and the rules by which a model lies on it; what a Decoder knows of its devices.
+
+    sequence: between layers activations are cut along T too, over the axis that cuts the heads inside them (Korthikanti
+    et al. 2022, arXiv 2205.05198, section 4.2.2), so that what a long row keeps for its backward pass is shared out.
+    """
+
+    mesh: Mesh
+    rules: ShardingRules
+    sequence: bool = False
+
+    def size(self, axis: str | None) -> int:
+        """Devices along a mesh axis; 1 for None and for an axis that the mesh lacks."""
+        return 1 if axis is None else self.mesh.shape.get(axis, 1)
+
+    def cut(self, logical: str, size: int) -> str | None:
+        """The mesh axis that cuts a logical axis of so many, None where none does or it cannot be cut evenly."""
+        axis = self.rules.mesh_axis(logical)
+        devices = self.size(axis)
+        return axis if devices > 1 and size % devices == 0 else None
+
+    def batch_axes(self, rows: int) -> tuple[str, ...]:
+        """The mesh axes that a batch of so many rows is cut along: all, but for those that would not divide it."""
+        axes: tuple[str, ...] = ()
+        for axis in self.rules.batch:
+            if self.size(axis) > 1 and rows % (self.size(axis) * self.shards(axes)) == 0:
+                axes += (axis,)
+        return axes
+
+    def shards(self, axes: tuple[str, ...] | None = None) -> int:
+        """Parts that these axes make together; None for all axes of the batch."""
+        return math.prod(map(self.size, self.rules.batch if axes is None else axes))
+
+    def sharding(self, *spec: str | tuple[str, ...] | None) -> NamedSharding:
+        """For an array whose dimensions are cut along these mesh axes; () and None leave a dimension whole."""
+        return NamedSharding(self.mesh, PartitionSpec(*(axis or None for axis in spec)))
+
+    def place(self, x_btd: jax.Array) -> jax.Array:
+        """Activations between layers."""
+        b, t = x_btd.shape[:2]
+        time = self.cut("heads", t) if self.sequence else None
+        return jax.lax.with_sharding_constraint(x_btd, self.sharding(self.batch_axes(b), time, None))
+
+    def place_heads(self, x_btnh: jax.Array, logical: str) -> jax.Array:
+        """Queries ("heads") or keys and values ("kv_heads"), whole along T."""
+        b, _, n, _ = x_btnh.shape
+        where = self.sharding(self.batch_axes(b), None, self.cut(logical, n), None)
+        return jax.lax.with_sharding_constraint(x_btnh, where)
 
 
-def shardings(cfg: ModelConfig, mesh: Mesh, rules: ShardingRules) -> dict[str, NamedSharding]:
-    """Path -> NamedSharding for every parameter of `cfg`.
+def partition_spec(spec: ParamSpec, rules: ShardingRules, axes: Mapping[str, int]) -> PartitionSpec:
+    """The PartitionSpec of one parameter on a mesh of these axes (name -> devices). Unchecked, but for what is
+    replicated where it cannot be cut: key-value heads, and the width of packed experts, whose groups stay whole."""
+
+    def cut(axis: str, size: int) -> str | None:
+        grain, forgiving = 1, axis == "kv_heads"
+        if spec.packed and axis in ("ffn", "groups"):
+            forgiving, grain = True, MXFP4_BLOCK if axis == "ffn" else 1
+            axis = "ffn" if "ffn" not in spec.axes else axis  # groups of a weight whose input is the width
+        mesh_axis = rules.mesh_axis(axis)
+        return None if forgiving and size % (grain * axes.get(mesh_axis or "", 1)) else mesh_axis
+
+    return PartitionSpec(*(cut(axis, size) for axis, size in zip(spec.axes, spec.shape, strict=True)))
+
+
+def partition_specs(cfg: ModelConfig, axes: Mapping[str, int], rules: ShardingRules) -> dict[str, PartitionSpec]:
+    """Path -> PartitionSpec for every parameter of `cfg` on a mesh of these axes (name -> devices); needs no device.
 
     Raises ShardingError listing every parameter dimension that a rule cannot cut evenly, every mesh axis used for two
     dimensions of one parameter, and every rule that names a mesh axis this mesh lacks.
     """
     problems = [
-        f"rule {field.name}={axis!r}: this mesh has no such axis, only {', '.join(mesh.axis_names)}"
+        f"rule {field.name}={axis!r}: this mesh has no such axis, only {', '.join(axes)}"
         for field in fields(rules)
-        if field.name != "batch" and (axis := getattr(rules, field.name)) is not None and axis not in mesh.shape
+        if field.name != "batch" and (axis := getattr(rules, field.name)) is not None and axis not in axes
     ]
     result = {}
     for path, spec in param_specs(cfg).items():
-        pspec = partition_spec(spec, rules, mesh)
-        if not problems or all(axis is None or axis in mesh.shape for axis in pspec):
-            problems += [f"{path}: {problem}" for problem in _problems(spec, pspec, mesh)]
-        if not problems:
-            result[path] = NamedSharding(mesh, pspec)
+        result[path] = partition_spec(spec, rules, axes)
+        if all(axis is None or axis in axes for axis in result[path]):
+            problems += [f"{path}: {problem}" for problem in _problems(spec, result[path], axes)]
     if problems:
         raise ShardingError("these sharding rules do not fit:\n  " + "\n  ".join(problems))
     return result
 
 
-def _problems(spec: ParamSpec, pspec: PartitionSpec, mesh: Mesh) -> list[str]:
+def shardings(cfg: ModelConfig, mesh: Mesh, rules: ShardingRules) -> dict[str, NamedSharding]:
+    """Path -> NamedSharding for every parameter of `cfg`. Raises ShardingError as `partition_specs` does."""
+    return {path: NamedSharding(mesh, spec) for path, spec in partition_specs(cfg, mesh.shape, rules).items()}
+
+
+def _problems(spec: ParamSpec, pspec: PartitionSpec, axes: Mapping[str, int]) -> list[str]:
     """What is wrong with one parameter's layout on a mesh that has the axes it names."""
     problems = []
     used: dict[str, str] = {}
@@ -94,17 +164,9 @@ def _problems(spec: ParamSpec, pspec: PartitionSpec, mesh: Mesh) -> list[str]:
         if mesh_axis in used:
             problems.append(f"mesh axis '{mesh_axis}' is used for both {used[mesh_axis]} and {axis}")
         used[mesh_axis] = axis
-        if size % mesh.shape[mesh_axis]:
-            problems.append(
-                f"{axis} of size {size} cannot be cut into {mesh.shape[mesh_axis]} along mesh axis '{mesh_axis}'"
-            )
+        if size % axes[mesh_axis]:
+            problems.append(f"{axis} of size {size} cannot be cut into {axes[mesh_axis]} along mesh axis '{mesh_axis}'")
     return problems
-
-
-def batch_spec(mesh: Mesh, rules: ShardingRules) -> PartitionSpec:
-    """The PartitionSpec of an activation whose first dimension is the batch."""
-    axes = tuple(axis for axis in rules.batch if axis in mesh.shape)
-    return PartitionSpec(axes or None)
 
 
 def build(

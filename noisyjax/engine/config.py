@@ -1,5 +1,6 @@
 """What a person may say about a local model and how to run it. No jax here: a config is read in a moment."""
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,12 +29,36 @@ class CaptureConfig(Schema):
 
 
 class MeshConfig(Schema):
-    """Devices along each mesh axis."""
+    """Devices along each axis of the mesh; their product is the number of devices in use. The batch is cut along every
+    axis but `tensor`."""
 
-    data: int = Field(default=1, ge=1)
-    """Cuts the slots."""
-    tensor: int = Field(default=1, ge=1)
+    replicas: int = Field(default=1, ge=1, json_schema_extra=_FREE)
+    """Copies of all that follows, over the network between TPU slices: a multiple of the number of slices."""
+    data: int = Field(default=1, ge=1, json_schema_extra=_FREE)
+    """Cuts the batch and nothing else."""
+    fsdp: int = Field(default=1, ge=1, json_schema_extra=_FREE)
+    """Cuts the parameters' model dimension too, in training. Where tokens are sampled it is as `data`: weights cut so
+    would be gathered at every token."""
+    expert: int = Field(default=1, ge=1, json_schema_extra=_FREE)
+    """Cuts the experts of a mixture too, whole ones."""
+    tensor: int = Field(default=1, ge=1, json_schema_extra=_FREE)
     """Cuts heads, feed-forward and vocabulary."""
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Name of each mesh axis -> devices along it, as `models.sharding.MESH_AXES` orders them."""
+        return {
+            "replica": self.replicas,
+            "data": self.data,
+            "fsdp": self.fsdp,
+            "expert": self.expert,
+            "tensor": self.tensor,
+        }
+
+    @property
+    def devices(self) -> int:
+        """How many it takes."""
+        return math.prod(self.axes.values())
 
 
 class LocalConfig(Schema):
@@ -44,6 +69,9 @@ class LocalConfig(Schema):
     """Hugging Face folder. A run remembers what is in it, not where it lies."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto keeps the files' own."""
+    quantised: Literal["keep", "dequantise"] = Field(default="keep", json_schema_extra=_FREE)
+    """Weights that are packed in the files (MXFP4 of gpt-oss) stay so in memory, where they take a quarter of bfloat16,
+    or become numbers of `dtype`: the same numbers either way. Other models have none."""
     slots: int = Field(default=8, ge=1, json_schema_extra=_FREE)
     """Rows that decode at a time."""
     context: int | None = Field(default=None, ge=2)
@@ -60,6 +88,8 @@ class LocalConfig(Schema):
     stacked: bool | None = Field(default=None, json_schema_extra=_FREE)
     """Scan stacked layers. null: yes, except on the CPU, where unstacked ones decode twice as fast."""
     mesh: MeshConfig = Field(default=MeshConfig(), json_schema_extra=_FREE)
+    offload: bool = Field(default=False, json_schema_extra=_FREE)
+    """Leave the devices after every call: caches are freed and the weights wait in host memory."""
     chat_template: Path | None = None
     """A Jinja file instead of the folder's own template."""
     capture: CaptureConfig = CaptureConfig()

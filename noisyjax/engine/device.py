@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from noisyjax.engine import cache, programs
 from noisyjax.engine.cache import BLOCK, View
@@ -65,8 +65,8 @@ class Tile:
 class Device:
     """Holds the parameters, the caches and the compiled programs. All methods take and give host arrays."""
 
-    def __init__(self, model: Decoder, shape: Shape, capture: programs.Capture, mesh: Mesh | None = None):
-        self.shape, self.capture, self.mesh = shape, capture, mesh
+    def __init__(self, model: Decoder, shape: Shape, capture: programs.Capture):
+        self.shape, self.capture, self.layout = shape, capture, model.layout
         self.graph, self.state = nnx.split(model)
         self.cfg, self.stacked = model.cfg, model.stacked
         self.dtype = jnp.dtype(model.embed.w_vd[...].dtype)
@@ -74,10 +74,12 @@ class Device:
         self.owner: object = None
         """The schedule whose rows lie in the slots."""
         self._seen: set[tuple] = set()
+        self._where = jax.tree.leaves(self.state)[0].sharding
+        self.rows: Any = None
+        self.prefixes: list[Any] = []
+        self.take(self.state)
         # Outputs are laid out as the stores are made: an array that came in otherwise would be another program.
         rows, one = self._sharding(shape.slots), self._sharding(1)
-        self.rows = self._allocate(shape.slots, shape.row)
-        self.prefixes: list[Any] = [self._allocate(1, shape.prefix) for _ in range(shape.prefixes)]
         prefill = functools.partial(programs.prefill, self.graph, None)
         decode = functools.partial(programs.decode, self.graph, capture, shape.chunk)
         self._prefill = jax.jit(prefill, donate_argnums=(1,), out_shardings=(one, None))
@@ -85,14 +87,23 @@ class Device:
         self._copy_row = jax.jit(cache.copy_row, donate_argnums=(0,), out_shardings=rows)
 
     def _sharding(self, rows: int) -> Sharding:
-        """How a store of so many rows lies on the mesh: rows along `data` and kv heads along `tensor`, if they can."""
-        if self.mesh is None:
-            return jax.tree.leaves(self.state)[0].sharding
-        size = {axis: self.mesh.shape.get(axis, 1) for axis in ("data", "tensor")}
-        data = "data" if size["data"] > 1 and rows % size["data"] == 0 else None
-        heads = "tensor" if size["tensor"] > 1 and self.cfg.n_kv_heads % size["tensor"] == 0 else None
-        spec = (data, heads, None, None)
-        return NamedSharding(self.mesh, PartitionSpec(*((None, *spec) if self.stacked else spec)))
+        """How a store of so many rows lies on the devices: rows and key-value heads are cut, if they can."""
+        if self.layout is None:
+            return self._where
+        spec = (self.layout.batch_axes(rows), self.layout.cut("kv_heads", self.cfg.n_kv_heads), None, None)
+        return self.layout.sharding(*((None, *spec) if self.stacked else spec))
+
+    def take(self, state: Any) -> None:
+        """Work with these weights from now on; with empty caches after `release`."""
+        self.state = state
+        if self.rows is None:
+            shape = self.shape
+            self.rows = self._allocate(shape.slots, shape.row)
+            self.prefixes = [self._allocate(1, shape.prefix) for _ in range(shape.prefixes)]
+
+    def release(self) -> None:
+        """Let go of weights and caches, and keep the programs. What lay in the slots is lost."""
+        self.state, self.rows, self.prefixes, self.owner = None, None, [], None
 
     def _allocate(self, rows: int, length: int) -> Any:
         return cache.allocate(self.cfg, rows, length, self.dtype, self.stacked, self._sharding(rows))

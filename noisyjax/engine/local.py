@@ -3,24 +3,26 @@
 All requests of one call run under one schedule (`schedule.py`) on one set of device arrays (`device.py`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 
 from noisyjax import models
 from noisyjax.chat.tokenizer import ChatTokenizer
 from noisyjax.engine import cache, programs
 from noisyjax.engine.config import CaptureConfig, LocalConfig, MeshConfig
 from noisyjax.engine.device import Device, Shape
+from noisyjax.engine.mesh import open_layout
 from noisyjax.engine.plan import Group, group_by_prefix
 from noisyjax.engine.schedule import Schedule, Stats
+from noisyjax.engine.weights import Parked, relayout
 from noisyjax.errors import UsageError
 from noisyjax.models.decoder import Decoder
+from noisyjax.models.sharding import SERVING, Layout
 from noisyjax.records import Completion, Finish, Request
 
 __all__ = ["CaptureConfig", "LocalConfig", "LocalEngine", "MeshConfig", "Stats", "load_model"]
@@ -29,17 +31,26 @@ __all__ = ["CaptureConfig", "LocalConfig", "LocalEngine", "MeshConfig", "Stats",
 class LocalEngine:
     """Build with a config, or hand in a model and a tokenizer that are already loaded.
 
-    Raises ModelError for a folder that cannot be read and UsageError for a mesh this machine does not have.
+    devices: those to choose from for the config's mesh; None for all of this machine. A model that is handed in lies
+    where it lies.
+    Raises ModelError for a folder that cannot be read or a mesh that cannot cut the model, and UsageError for a mesh
+    these devices do not make.
     """
 
     def __init__(
-        self, config: LocalConfig, model: Decoder | None = None, tokenizer: ChatTokenizer | None = None
+        self,
+        config: LocalConfig,
+        model: Decoder | None = None,
+        tokenizer: ChatTokenizer | None = None,
+        devices: Sequence[Any] | None = None,
     ) -> None:
         self.config = config
         self.name = Path(config.model).name
-        self.mesh = _mesh(config.mesh)
+        layout = None
+        if model is None:  # what cannot work is refused before the weights are read
+            layout = open_layout(config.mesh, models.read_config(config.model), SERVING, devices=devices)
         self.tokenizer = tokenizer or ChatTokenizer.load(config.model, config.chat_template)
-        self.model = model or load_model(config, self.mesh)
+        self.model = model or load_model(config, layout)
         self.window = self.model.cfg.max_positions
         self.stats = Stats()
         self.capture = _capture(config.capture, self.model.cfg.n_layers)
@@ -48,30 +59,48 @@ class LocalEngine:
         self.stop_ids = np.full(max(16, len(stops)), -1, np.int32)
         self.stop_ids[: len(stops)] = stops
         self._device: Device | None = None
-        self._convert: Callable | None = None
+        self._parked: Parked | None = None
+        if config.offload:
+            self.sleep()
 
     def close(self) -> None:
         """Free the caches."""
         self._device = None
 
+    def sleep(self) -> None:
+        """Leave the devices: caches are freed, and the weights wait in host memory until the next `generate`."""
+        if self._parked is None:
+            if self._device is not None:
+                self._device.release()
+            graph, state = nnx.split(self.model)
+            self._parked = Parked(state)
+            self.model = nnx.merge(graph, self._parked.tree)
+
+    def _wake(self) -> None:
+        if self._parked is not None:
+            graph, _ = nnx.split(self.model)
+            self.model, self._parked = nnx.merge(graph, self._parked.fetch()), None
+            self._renew()
+
+    def _renew(self) -> None:
+        """Give the present weights to the device's programs."""
+        if self._device is not None:
+            self._device.take(nnx.split(self.model)[1])
+
     def load_params(self, params: Mapping[str, jax.Array]) -> None:
         """Take other weights of the same model (path -> array, `models.param_specs`), as a trainer does every step.
 
-        They are cast and laid out as this engine holds its own, on the device; no program is compiled again.
+        They are cast and laid out as this engine holds its own, by one program that is compiled once. The old weights
+        are let go first, so that the devices never hold both.
         """
-        graph, state = nnx.split(self.model)
-        if self._convert is None:
-            cfg, stacked, dtype = self.model.cfg, self.model.stacked, self.model.embed.w_vd[...].dtype
-
-            def convert(params: Mapping[str, jax.Array]) -> Any:
-                cast = {path: x.astype(dtype) for path, x in params.items()}
-                return nnx.split(Decoder(cfg, cast, stacked=stacked))[1]
-
-            self._convert = jax.jit(convert, out_shardings=jax.tree.map(lambda x: x.sharding, state))
-        state = self._convert(dict(params))
-        self.model = nnx.merge(graph, state)
+        model = self.model
+        form = model.cfg, model.embed.w_vd[...].dtype, model.stacked, model.layout
+        self._parked = None
         if self._device is not None:
-            self._device.state = state
+            self._device.state = None
+        del model, self.model
+        self.model = relayout(params, *form)
+        self._renew()
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Completions in the order they finish; see `records.Engine`. All requests are read before the first answer."""
@@ -87,9 +116,14 @@ class LocalEngine:
                 todo.append(request)
         if not todo:
             return
+        self._wake()
         least = self.config.min_prefix
         groups = group_by_prefix(todo, least) if least else [Group(0, tuple(todo))]
-        yield from Schedule(self, self._device_for(groups), groups).run()
+        try:
+            yield from Schedule(self, self._device_for(groups), groups).run()
+        finally:
+            if self.config.offload:
+                self.sleep()
 
     def _limit(self) -> int:
         return self.window if self.config.context is None else min(self.window, self.config.context)
@@ -103,7 +137,7 @@ class LocalEngine:
         chunk = self.config.chunk
         need_row = max(len(r.prompt.ids) - g.length + self.budget(r) for g in groups for r in g.requests)
         need_row = max(need_row, self.config.row or 0) + chunk
-        slots = _even_slots(self.config.slots, self.mesh)
+        slots = _even_slots(self.config.slots, self.model.layout)
         shape = Shape(
             slots=slots,
             row=cache.capacity(need_row),
@@ -114,7 +148,7 @@ class LocalEngine:
         held = self._device
         if held is None or any(getattr(held.shape, x) < getattr(shape, x) for x in ("row", "prefixes", "prefix")):
             self._device = None  # free the old caches before the new ones are made
-            self._device = Device(self.model, shape, self.capture, self.mesh)
+            self._device = Device(self.model, shape, self.capture)
             self.stats.compiled = self._device.compiled
         assert self._device is not None
         return self._device
@@ -155,27 +189,16 @@ def _capture(config: CaptureConfig, n_layers: int) -> programs.Capture:
     return programs.Capture(config.logprobs, config.entropy, config.top, layers, config.heads == "all")
 
 
-def _mesh(config: MeshConfig) -> Mesh | None:
-    wanted = config.data * config.tensor
-    if wanted == 1:
-        return None
-    devices: list[Any] = jax.devices()
-    if wanted > len(devices):
-        raise UsageError(
-            f"mesh data={config.data} x tensor={config.tensor} needs {wanted} devices; here are {len(devices)}"
-        )
-    return Mesh(np.array(devices[:wanted]).reshape(config.data, config.tensor), ("data", "tensor"))
+def _even_slots(slots: int, layout: Layout | None) -> int:
+    """At least two rows (a one-row product is the slow case of XLA's CPU backend), a multiple of the batch's axes."""
+    shards = 1 if layout is None else layout.shards()
+    return -(-max(2, slots) // shards) * shards
 
 
-def _even_slots(slots: int, mesh: Mesh | None) -> int:
-    """At least two rows (a one-row product is the slow case of XLA's CPU backend), a multiple of the data axis."""
-    data = 1 if mesh is None else mesh.shape["data"]
-    return -(-max(2, slots) // data) * data
-
-
-def load_model(config: LocalConfig, mesh: Mesh | None) -> Decoder:
-    """Read the model folder onto the mesh: tensor-parallel where the mesh has that axis, else replicated."""
-    rules = models.PRESETS["tensor" if mesh is not None and mesh.shape["tensor"] > 1 else "replicated"]
-    loaded = models.load(config.model, mesh, rules, None if config.dtype == "auto" else config.dtype)
+def load_model(config: LocalConfig, layout: Layout | None) -> Decoder:
+    """Read the model folder onto its devices."""
+    mesh, rules = (None, None) if layout is None else (layout.mesh, layout.rules)
+    dtype = None if config.dtype == "auto" else config.dtype
+    loaded = models.load(config.model, mesh, rules, dtype, keep_quantised=config.quantised == "keep")
     stacked = config.stacked if config.stacked is not None else jax.default_backend() != "cpu"
-    return Decoder(loaded.cfg, loaded.params, stacked=stacked)
+    return Decoder(loaded.cfg, loaded.params, stacked=stacked, layout=layout)

@@ -1,6 +1,6 @@
 """An engine with what its callers must know about it: tokenizer, window, and how its completions are to be read."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -42,8 +42,12 @@ def open_engine(
     config: LocalConfig | RemoteConfig,
     template_kwargs: Mapping[str, Any] | None = None,
     count_with: Path | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> OpenEngine:
-    """The engine that the config names, its model loaded. The caller closes it."""
+    """The engine that the config names, its model loaded. The caller closes it.
+
+    devices: those that a local engine may choose from; None for all of this machine.
+    """
     if isinstance(config, RemoteConfig):
         from noisyjax.engine.remote import RemoteEngine
 
@@ -54,7 +58,7 @@ def open_engine(
     from noisyjax.engine.local import LocalEngine
 
     keep_programs()
-    return opened_local(LocalEngine(config), identity, template_kwargs)
+    return opened_local(LocalEngine(config, devices=devices), identity, template_kwargs)
 
 
 def opened_local(

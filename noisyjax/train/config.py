@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from noisyjax.config import Schema
+from noisyjax.engine.config import MeshConfig
 from noisyjax.instruct import DataConfig
 from noisyjax.judge import EngineJudgeConfig, RuleJudgeConfig
 from noisyjax.train.objective.config import AdvantageConfig, LossConfig
@@ -70,15 +71,26 @@ class LoopConfig(Schema):
     log: LogConfig = LogConfig()
 
 
-class TrainMeshConfig(Schema):
-    """Devices along each mesh axis."""
+class TrainMeshConfig(MeshConfig):
+    """The devices that train and sample."""
 
-    data: int = Field(default=1, ge=1, json_schema_extra=_FREE)
-    """Cuts the rows of a batch."""
-    fsdp: int = Field(default=1, ge=1, json_schema_extra=_FREE)
-    """Cuts the rows and the parameters' model dimension."""
-    tensor: int = Field(default=1, ge=1, json_schema_extra=_FREE)
-    """Cuts heads, feed-forward and vocabulary."""
+    sequence: bool = Field(default=False, json_schema_extra=_FREE)
+    """Between layers, cut the rows' tokens over `tensor` too: for rows whose activations do not fit otherwise."""
+
+
+class PlacedJudgeConfig(EngineJudgeConfig):
+    """Verdicts by a model that may share the policy's devices."""
+
+    placement: Literal["shared", "split"] = Field(default="shared", json_schema_extra=_FREE)
+    """shared: on the policy's devices, in turns with it; `engine.offload` and `rollout.offload` make room for whoever
+    is at work. split: on devices of its own, the last ones, as many as `engine.mesh` has; the policy's `mesh` leaves
+    them free."""
+
+    @model_validator(mode="after")
+    def _can_be_placed(self) -> Self:
+        if self.placement == "split" and self.engine.kind != "local":
+            raise ValueError("placement: split is for a judge of engine.kind: local; an endpoint has its own devices")
+        return self
 
 
 class TrainConfig(LoopConfig):
@@ -103,6 +115,16 @@ class TrainConfig(LoopConfig):
         fixed = self.optimizer.schedule == "constant" and not self.optimizer.warmup
         return {} if fixed else {"schedule_steps": self.steps}
 
+    @model_validator(mode="after")
+    def _rows_can_be_cut(self) -> Self:
+        multiple = 8 * self.mesh.tensor  # rows are an eighth as long at the shortest
+        if self.mesh.sequence and self.update.row_tokens % multiple:
+            raise ValueError(
+                f"mesh.sequence cuts rows of every length into mesh.tensor: {self.mesh.tensor} parts, so "
+                f"update.row_tokens: {self.update.row_tokens} must be a multiple of {multiple}"
+            )
+        return self
+
 
 class SftConfig(TrainConfig):
     """Supervised training on chats or on NoisyInstruct records."""
@@ -117,7 +139,7 @@ class GrpoConfig(TrainConfig):
     prompts: int = Field(default=32, ge=1)
     """Prompts per step; each gets `rollout.samples` completions."""
     rollout: RolloutConfig = RolloutConfig()
-    judge: Annotated[RuleJudgeConfig | EngineJudgeConfig, Field(discriminator="kind")] = RuleJudgeConfig()
+    judge: Annotated[RuleJudgeConfig | PlacedJudgeConfig, Field(discriminator="kind")] = RuleJudgeConfig()
     reward: RewardConfig = RewardConfig()
     advantage: AdvantageConfig = AdvantageConfig()
     loss: LossConfig = LossConfig()
@@ -130,6 +152,8 @@ class GrpoConfig(TrainConfig):
     """Optimizer steps that a pass is cut into, by prompts."""
     reference: Path | None = Field(default=None, json_schema_extra=_FREE)
     """The model that KL is measured against; null: the start. Loaded only where loss.beta is above 0."""
+    reference_offload: bool = Field(default=False, json_schema_extra=_FREE)
+    """Keep it in host memory but for the moments in which it is asked."""
 
     @property
     def optimizer_steps(self) -> int:

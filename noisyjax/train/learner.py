@@ -1,25 +1,26 @@
 """A model in the forms that training needs: float32 master weights, a sampler, a reference, and the compiled update.
 
-The master weights are cut over the training mesh; the sampler has the same devices as (data x fsdp, tensor) and gets
-the weights anew, in its own type and layout, once per step.
+The master weights are cut over the training mesh; the sampler has the same mesh, whole along fsdp, and gets the weights
+anew, in its own type and layout, once per step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from noisyjax import models
 from noisyjax.chat import ChatTokenizer
-from noisyjax.engine.config import CaptureConfig, LocalConfig, MeshConfig
+from noisyjax.engine.config import CaptureConfig, LocalConfig
 from noisyjax.engine.local import LocalEngine
+from noisyjax.engine.mesh import open_layout
+from noisyjax.engine.weights import Parked, relayout
 from noisyjax.errors import UsageError
 from noisyjax.models import lora
-from noisyjax.models.decoder import Decoder
-from noisyjax.train.config import GrpoConfig, TrainConfig, TrainMeshConfig
+from noisyjax.models.sharding import SERVING, TRAINING, Layout
+from noisyjax.train.config import GrpoConfig, TrainConfig
 from noisyjax.train.objective.metrics import Metrics
 from noisyjax.train.step.optimizer import optimizer
 from noisyjax.train.step.rows import Group, MicroBatch, Rows
@@ -34,7 +35,7 @@ class Learner:
     tokenizer: ChatTokenizer
     updater: Updater
     sampler: LocalEngine | None = None
-    reference: Params | None = None
+    reference: Params | Parked | None = None
     first: Params | None = None
     """The weights before training, until `start` has taken them."""
 
@@ -54,10 +55,8 @@ class Learner:
 
         It lies on the devices that train, whatever mesh `config` names: weights do not travel.
         """
-        if self.updater.mesh is not None:
-            config = config.model_copy(update={"mesh": _engine_mesh(TrainMeshConfig(**self.updater.mesh.shape))})
         dtype = self.updater.config.dtype if config.dtype == "auto" else config.dtype
-        return _engine(config, self.cfg, self.updater.weights(tree), dtype, self.tokenizer)
+        return _engine(config, self.cfg, self.updater.weights(tree), dtype, self.tokenizer, self.updater.layout)
 
     def refresh(self, engine: LocalEngine, tree: Any) -> None:
         """Give an engine the weights of a state."""
@@ -67,7 +66,7 @@ class Learner:
         """The weights that KL is measured against. UsageError when there are none."""
         if self.reference is None:
             raise UsageError("this run has no reference model: set loss.beta above 0 before it starts")
-        return self.reference
+        return self.reference.fetch() if isinstance(self.reference, Parked) else self.reference
 
     def load_sampler(self, tree: Any) -> LocalEngine:
         """The sampler with the policy's present weights."""
@@ -98,10 +97,11 @@ def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
 
     Raises UsageError for what cannot work (a window too short, a mesh this machine lacks), before anything is compiled.
     """
-    tokenizer = ChatTokenizer.load(config.model)
     cfg = models.read_config(config.model)
+    layout = open_layout(config.mesh, cfg, TRAINING, sequence=config.mesh.sequence)
+    mesh, rules = (layout.mesh, layout.rules) if layout else (None, None)
+    tokenizer = ChatTokenizer.load(config.model)
     _check_window(config, cfg)
-    mesh, rules = train_mesh(config.mesh), models.PRESETS[rules_name(config.mesh)]
     # What is trained is float32; the base of an adapter is never written to, so it stays in the products' type.
     first = dict(models.load(config.model, mesh, rules, config.update.dtype if config.lora else "float32").params)
     frozen, scale = (first, config.lora.scale) if config.lora else (None, 1.0)
@@ -116,41 +116,34 @@ def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
         valid_v=valid_v if sampled else None,
         frozen=frozen,
         scale=scale,
-        mesh=mesh,
-        rules=rules,
+        layout=layout,
+        router_aux=_router_aux(config, cfg),
     )
     learner = Learner(cfg, tokenizer, updater, first=first)
     if isinstance(config, GrpoConfig):
-        learner.sampler = _sampler(config, cfg, first, tokenizer)
+        learner.sampler = _sampler(config, cfg, first, tokenizer, layout)
         if config.loss.needs_reference:
-            learner.reference = {} if config.lora else _reference(config, cfg, first, mesh, rules)
+            learner.reference = {} if config.lora else _reference(config, cfg, first, layout)
     if config.lora:
         learner.first = lora.init_adapters(cfg, config.lora.rank, config.lora.targets, config.seed, mesh, rules)
     return learner
 
 
-def train_mesh(config: TrainMeshConfig) -> Mesh | None:
-    """The mesh (data, fsdp, tensor), or None for a single device. UsageError when there are too few devices."""
-    shape = (config.data, config.fsdp, config.tensor)
-    wanted = int(np.prod(shape))
-    if wanted == 1:
-        return None
-    devices: list[Any] = jax.devices()
-    if wanted > len(devices):
-        raise UsageError(
-            f"mesh data={shape[0]} x fsdp={shape[1]} x tensor={shape[2]} needs {wanted} devices; "
-            f"here are {len(devices)}"
-        )
-    return Mesh(np.array(devices[:wanted]).reshape(shape), ("data", "fsdp", "tensor"))
+def _router_aux(config: TrainConfig, cfg: models.ModelConfig) -> float:
+    """Weight of the router's balance in the loss."""
+    given = config.update.router_aux_coefficient
+    if cfg.moe is None:
+        if given:
+            raise UsageError(f"update.router_aux_coefficient={given}: this {cfg.family} model has no experts")
+        return 0.0
+    if given is not None:
+        return given
+    return 0.0 if isinstance(config, GrpoConfig) else cfg.moe.aux_coefficient
 
 
-def rules_name(config: TrainMeshConfig) -> str:
-    """The sharding preset that cuts along the axes this mesh has."""
-    names = [name for name in ("fsdp", "tensor") if getattr(config, name) > 1]
-    return "_".join(names) or "replicated"
-
-
-def _sampler(config: GrpoConfig, cfg: models.ModelConfig, first: Params, tokenizer: ChatTokenizer) -> LocalEngine:
+def _sampler(
+    config: GrpoConfig, cfg: models.ModelConfig, first: Params, tokenizer: ChatTokenizer, layout: Layout | None
+) -> LocalEngine:
     rollout = config.rollout
     local = LocalConfig(
         model=config.model,
@@ -160,43 +153,39 @@ def _sampler(config: GrpoConfig, cfg: models.ModelConfig, first: Params, tokeniz
         min_prefix=rollout.min_prefix,
         # Every step's prompts have other lengths; the programs are those of the longest from the start.
         row=prompt + rollout.max_tokens if (prompt := config.data.prompt.max_prompt_tokens) else None,
-        mesh=_engine_mesh(config.mesh),
         capture=CaptureConfig(logprobs=True, entropy=config.loss.entropy_share < 1),
+        offload=rollout.offload,
     )
-    return _engine(local, cfg, first, config.update.dtype if rollout.dtype == "auto" else rollout.dtype, tokenizer)
-
-
-def _engine_mesh(mesh: TrainMeshConfig) -> MeshConfig:
-    """The devices of the training mesh, in the same order, as an engine cuts them."""
-    return MeshConfig(data=mesh.data * mesh.fsdp, tensor=mesh.tensor)
+    dtype = config.update.dtype if rollout.dtype == "auto" else rollout.dtype
+    return _engine(local, cfg, first, dtype, tokenizer, layout)
 
 
 def _engine(
-    config: LocalConfig, cfg: models.ModelConfig, params: Params, dtype: str, tokenizer: ChatTokenizer
+    config: LocalConfig,
+    cfg: models.ModelConfig,
+    params: Params,
+    dtype: str,
+    tokenizer: ChatTokenizer,
+    layout: Layout | None,
 ) -> LocalEngine:
-    """A local engine on weights that are there already, tensor-parallel where its mesh is."""
-    mesh = config.mesh
+    """A local engine on weights that are there already: on the devices of `layout`, laid out to sample with."""
     stacked = config.stacked if config.stacked is not None else jax.default_backend() != "cpu"
-    cast: Mapping[str, Any] = {path: x.astype(dtype) for path, x in params.items()}
-    if mesh.data * mesh.tensor > 1:
-        devices: list[Any] = jax.devices()[: mesh.data * mesh.tensor]
-        where = Mesh(np.array(devices).reshape(mesh.data, mesh.tensor), ("data", "tensor"))
-        rules = models.PRESETS["tensor" if mesh.tensor > 1 else "replicated"]
-        layout = models.shardings(cfg, where, rules)
-        cast = {path: jax.device_put(x, layout[path]) for path, x in cast.items()}
-    return LocalEngine(config, Decoder(cfg, cast, stacked=stacked), tokenizer)
+    serving = None if layout is None else Layout(layout.mesh, SERVING)
+    return LocalEngine(config, relayout(params, cfg, dtype, stacked, serving), tokenizer)
 
 
-def _reference(
-    config: GrpoConfig, cfg: models.ModelConfig, first: Params, mesh: Mesh | None, rules: models.ShardingRules
-) -> Params:
+def _reference(config: GrpoConfig, cfg: models.ModelConfig, first: Params, layout: Layout | None) -> Params | Parked:
     """Frozen weights in the compute type: the start's, or those of another folder of the same shape."""
+    dtype = config.update.dtype
     if config.reference is None:
-        return {path: jax.numpy.array(x, config.update.dtype) for path, x in first.items()}
-    loaded = models.load(config.reference, mesh, rules, config.update.dtype)
-    if loaded.cfg != cfg:
-        raise UsageError(f"reference={config.reference} is another architecture than model={config.model}")
-    return dict(loaded.params)
+        params = {path: jax.numpy.array(x, dtype) for path, x in first.items()}
+    else:
+        mesh, rules = (layout.mesh, layout.rules) if layout else (None, None)
+        loaded = models.load(config.reference, mesh, rules, dtype)
+        if loaded.cfg != cfg:
+            raise UsageError(f"reference={config.reference} is another architecture than model={config.model}")
+        params = loaded.params
+    return Parked(params) if config.reference_offload else params
 
 
 def _check_window(config: TrainConfig, cfg: models.ModelConfig) -> None:

@@ -42,6 +42,8 @@ class RolloutConfig(Schema):
     prefill. Worth it where records have one block of noise in common; steps that share otherwise compile anew."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the sampler's weights; auto: the update's compute type."""
+    offload: bool = Field(default=False, json_schema_extra=_FREE)
+    """Free the sampler's caches after every rollout, and let its weights wait in host memory."""
 
 
 @dataclass(frozen=True)

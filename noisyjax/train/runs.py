@@ -1,13 +1,21 @@
 """A training run from its config to its end: opens what it needs, runs the loop, closes everything."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
+import jax
+
+from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.device import keep_programs
+from noisyjax.engine.mesh import open_layout
 from noisyjax.engine.opened import open_engine
-from noisyjax.judge import EngineJudgeConfig, Judge, VerdictCache, open_judge
+from noisyjax.errors import UsageError
+from noisyjax.judge import Judge, VerdictCache, open_judge
+from noisyjax.models import read_config
+from noisyjax.models.sharding import SERVING
 from noisyjax.store import open_folder
-from noisyjax.train.config import GrpoConfig, SftConfig
+from noisyjax.train.config import GrpoConfig, PlacedJudgeConfig, SftConfig
 from noisyjax.train.grpo import GrpoTask, grpo_loss
 from noisyjax.train.learner import Learner, open_learner
 from noisyjax.train.loop import Done, Evaluate, run
@@ -23,10 +31,11 @@ def train_grpo(config: GrpoConfig, make_evaluate: MakeEvaluate | None = None) ->
     Raises UsageError for what cannot work, before anything is compiled; RunError and Stopped as `loop.run` does.
     """
     keep_programs()
+    devices = judge_devices(config)
     with ExitStack() as stack:
         learner = open_learner(config, grpo_loss(config))
         stack.callback(learner.close)
-        task = GrpoTask(config, learner, _judge(config, stack))
+        task = GrpoTask(config, learner, _judge(config, stack, devices))
         stack.callback(task.stream.close)
         return run(config, task, make_evaluate(learner) if make_evaluate else None)
 
@@ -42,11 +51,33 @@ def train_sft(config: SftConfig, make_evaluate: MakeEvaluate | None = None) -> D
         return run(config, task, make_evaluate(learner) if make_evaluate else None)
 
 
-def _judge(config: GrpoConfig, stack: ExitStack) -> Judge:
-    """The judge, its model on this mesh (time-sliced with the policy) or at an endpoint, its verdicts kept in `out`."""
-    if not isinstance(config.judge, EngineJudgeConfig):
+def judge_devices(config: GrpoConfig) -> Sequence[Any] | None:
+    """Those that the judge may choose from; None for all of this machine, or where it needs none.
+
+    Raises UsageError where policy and judge do not fit beside each other, and UsageError or ShardingError where the
+    judge's mesh does not suit the devices or its model.
+    """
+    judge = config.judge
+    if not isinstance(judge, PlacedJudgeConfig) or not isinstance(judge.engine, LocalConfig):
+        return None
+    here, devices = jax.devices(), None
+    if judge.placement == "split":
+        policy, own = config.mesh.devices, judge.engine.mesh.devices
+        if policy + own > len(here):
+            raise UsageError(
+                f"judge.placement=split: mesh takes {policy} devices and judge.engine.mesh {own}, of {len(here)}: "
+                "make one of them smaller, or let them take turns: judge.placement=shared, judge.engine.offload=true"
+            )
+        devices = here[-own:]
+    open_layout(judge.engine.mesh, read_config(judge.engine.model), SERVING, devices=devices)
+    return devices
+
+
+def _judge(config: GrpoConfig, stack: ExitStack, devices: Sequence[Any] | None) -> Judge:
+    """The judge, its model on `devices` or at an endpoint, its verdicts kept in `out`."""
+    if not isinstance(config.judge, PlacedJudgeConfig):
         return open_judge(config.judge)
-    opened = open_engine(config.judge.engine)
+    opened = open_engine(config.judge.engine, devices=devices)
     stack.callback(opened.engine.close)
     log = open_folder(config.out).log("verdicts")
     stack.callback(log.close)

@@ -22,9 +22,12 @@ from transformers import PreTrainedTokenizerFast
 
 from noisyjax.chat import ChatTokenizer
 from noisyjax.engine import sample
-from noisyjax.engine.local import LocalConfig, LocalEngine, _mesh
-from noisyjax.models import PRESETS, ModelConfig, RopeConfig, init_params
+from noisyjax.engine.config import MeshConfig
+from noisyjax.engine.local import LocalConfig, LocalEngine
+from noisyjax.engine.mesh import open_layout
+from noisyjax.models import ModelConfig, RopeConfig, init_params
 from noisyjax.models.decoder import Decoder, forward
+from noisyjax.models.sharding import SERVING
 from noisyjax.records import LABELS, Completion, NoisyPrompt, Request, Sampling
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|return|>")
@@ -98,11 +101,14 @@ MakeModel = Callable[..., Decoder]
 def make_model(cfg: ModelConfig) -> MakeModel:
     """`make_model(stacked=, mesh=, change=, **cfg changes)`; `change(params)` may rig the weights."""
 
-    def make(stacked: bool = False, mesh: Any = None, change: Callable | None = None, **changes: Any) -> Decoder:
+    def make(
+        stacked: bool = False, mesh: MeshConfig | None = None, change: Callable | None = None, **changes: Any
+    ) -> Decoder:
         mine = dataclasses.replace(cfg, **changes)
-        rules = PRESETS["tensor" if mesh is not None and mesh.shape["tensor"] > 1 else "replicated"]
-        params = init_params(mine, 5, mesh=mesh, rules=rules, stddev=0.3, norm_stddev=0.2)
-        return Decoder(mine, params if change is None else change(params), stacked=stacked)
+        layout = open_layout(mesh or MeshConfig(), mine, SERVING)
+        where = {"mesh": layout.mesh, "rules": layout.rules} if layout else {}
+        params = init_params(mine, 5, stddev=0.3, norm_stddev=0.2, **where)
+        return Decoder(mine, params if change is None else change(params), stacked=stacked, layout=layout)
 
     return make
 
@@ -113,7 +119,7 @@ def make_engine(folder: Path, tokenizer: ChatTokenizer, make_model: MakeModel) -
 
     def make(model: Decoder | None = None, stacked: bool = False, **fields: Any) -> LocalEngine:
         config = LocalConfig.model_validate({"model": folder, "slots": 4, "chunk": 8, **fields})
-        return LocalEngine(config, model or make_model(stacked, _mesh(config.mesh)), tokenizer)
+        return LocalEngine(config, model or make_model(stacked, config.mesh), tokenizer)
 
     return make
 

@@ -87,11 +87,11 @@ def test_slots_chunks_layouts_and_sharing(make_engine, requests, answers, same, 
 
 @pytest.mark.parametrize(
     ("mesh", "stacked"),
-    [({"data": 8}, False), ({"data": 2, "tensor": 2}, True), ({"tensor": 8}, False)],
-    ids=["data=8", "data=2 tensor=2 stacked", "tensor=8"],
+    [({"data": 8}, False), ({"fsdp": 4, "tensor": 2}, True), ({"data": 2, "tensor": 4}, False)],
+    ids=["data=8", "fsdp=4 tensor=2 stacked", "data=2 tensor=4"],
 )
 def test_meshes(make_engine, requests, answers, same, mesh, stacked):
-    """With tensor=8 the two kv heads are whole on every device, with tensor=2 they are cut."""
+    """With tensor=4 the two kv heads are whole on every device, with tensor=2 they are cut."""
     same(answers(make_engine(slots=8, min_prefix=64, mesh=mesh, stacked=stacked), requests))
 
 

@@ -36,7 +36,7 @@ class OptimizerConfig(Schema):
 
 
 class UpdateConfig(Schema):
-    """How an update is computed. None of it changes what is learned, rounding apart."""
+    """How an update is computed. Only the router's coefficient changes what is learned, rounding apart."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of activations and of the weights that they meet. The master weights and the optimizer are float32 always."""
@@ -51,6 +51,10 @@ class UpdateConfig(Schema):
     """Several prompts in one row."""
     share: bool = Field(default=True, json_schema_extra=_FREE)
     """One copy of a prompt for all its responses. Off only for comparisons."""
+    router_aux_coefficient: float | None = Field(default=None, ge=0)
+    """For mixtures of experts: weight of the router's auxiliary loss, which pulls the experts' shares of the batch's
+    tokens towards each other. Above 0 it costs one more forward pass. null: in SFT what the model's config asks for
+    (`router_aux_loss_coef`, if `output_router_logits` is on), in GRPO 0."""
 
 
 class LoraConfig(Schema):

@@ -9,7 +9,6 @@ type inside each program. Legend: B rows, P targets.
 """
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,13 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from noisyjax.models import PRESETS, ModelConfig, ShardingRules, batch_spec, lora
+from noisyjax.models import Layout, ModelConfig, lora, moe
 from noisyjax.models.decoder import Decoder, Remat
-from noisyjax.train.objective.metrics import Mean, Metrics, merge
+from noisyjax.train.objective.metrics import Mean, Metrics, Total, merge
 from noisyjax.train.step.config import UpdateConfig
-from noisyjax.train.step.logprobs import target_logprobs
+from noisyjax.train.step.logprobs import logprobs_and_load, target_logprobs
 from noisyjax.train.step.rows import Group, MicroBatch, Rows, micro_batches
 
 Params = Mapping[str, jax.Array]
@@ -56,8 +54,8 @@ class Updated:
 class Policy:
     """How parameters become log-probabilities of targets.
 
-    temperature: the sampler's. valid_v: bool [V], the sampler's too; None for the whole vocabulary. stripes: devices
-    that the vocabulary is cut over. place: lays activations [B, T, D] out over devices.
+    temperature: the sampler's. valid_v: bool [V], the sampler's too; None for the whole vocabulary. layout: the mesh
+    that the parameters lie on.
     """
 
     cfg: ModelConfig
@@ -65,15 +63,17 @@ class Policy:
     remat: Remat = "none"
     temperature: float = 1.0
     valid_v: Any = None
-    stripes: int = 1
-    place: Callable[[jax.Array], jax.Array] | None = None
+    layout: Layout | None = None
 
     def logprobs(self, params: Params, rows: Rows) -> tuple[jax.Array, jax.Array]:
         """(log-probabilities, entropies in nats) of the targets, float32 [B, P]; differentiable in `params`."""
-        model = Decoder(self.cfg, {path: x.astype(self.dtype) for path, x in params.items()})
-        return target_logprobs(
-            model, rows, self.temperature, self.valid_v, remat=self.remat, stripes=self.stripes, place=self.place
-        )
+        model = Decoder(self.cfg, {path: x.astype(self.dtype) for path, x in params.items()}, layout=self.layout)
+        return target_logprobs(model, rows, self.temperature, self.valid_v, remat=self.remat)
+
+    def logprobs_and_load(self, params: Params, rows: Rows) -> tuple[jax.Array, jax.Array, moe.Load]:
+        """`logprobs`, and how the rows load the experts of a model that has them."""
+        model = Decoder(self.cfg, {path: x.astype(self.dtype) for path, x in params.items()}, layout=self.layout)
+        return logprobs_and_load(model, rows, self.temperature, self.valid_v, remat=self.remat)
 
 
 class Updater:
@@ -85,7 +85,8 @@ class Updater:
         loss: called while tracing, once per shape.
         frozen: parameters that the model needs and training leaves alone: the base of an adapter.
         scale: of the adapter, where the trained parameters are one.
-        mesh, rules: where parameters and rows lie (the mesh with automatic axes); None is the default device.
+        layout: where parameters and rows lie; None is the default device.
+        router_aux: weight of the router's balance in the loss; only for models with experts.
     """
 
     def __init__(
@@ -99,21 +100,15 @@ class Updater:
         valid_v: np.ndarray | None = None,
         frozen: Params | None = None,
         scale: float = 1.0,
-        mesh: Mesh | None = None,
-        rules: ShardingRules | None = None,
+        layout: Layout | None = None,
+        router_aux: float = 0.0,
     ) -> None:
-        self.optimizer, self.loss, self.config, self.mesh = optimizer, loss, config, mesh
+        self.optimizer, self.loss, self.config, self.layout = optimizer, loss, config, layout
         self.frozen: Params = frozen or {}
-        self.scale = scale
-        place, stripes, self._row_shards = None, 1, 1
-        if mesh is not None:
-            rules = rules or PRESETS["replicated"]
-            self._by_row = NamedSharding(mesh, batch_spec(mesh, rules))
-            place = functools.partial(jax.lax.with_sharding_constraint, shardings=self._by_row)
-            stripes = mesh.shape[rules.vocab] if rules.vocab is not None else 1
-            self._row_shards = math.prod(mesh.shape[axis] for axis in rules.batch if axis in mesh.shape)
-        self.policy = Policy(model, config.dtype, config.remat, temperature, valid_v, stripes, place)
+        self.scale, self.router_aux = scale, router_aux
+        self.policy = Policy(model, config.dtype, config.remat, temperature, valid_v, layout)
         self._score = jax.jit(self.policy.logprobs)
+        self._load = jax.jit(lambda params, rows: self.policy.logprobs_and_load(params, rows)[2])
         self._programs: _Programs | None = None
 
     # ---- what callers use
@@ -122,7 +117,7 @@ class Updater:
         """The state before the first update. `params` are copied to float32, and all state is laid out as they are."""
         params = dict(params)
         layout = {path: x.sharding for path, x in params.items()}
-        single = next(iter(layout.values())) if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+        single = next(iter(layout.values())) if self.layout is None else self.layout.sharding()
         # A copy even of what is float32 already: the state is donated, and the caller keeps what he handed in.
         copy = jax.jit(lambda p: {path: jnp.array(x, jnp.float32) for path, x in p.items()}, out_shardings=layout)
         master = copy(params)
@@ -142,7 +137,7 @@ class Updater:
             groups,
             row_tokens=self.config.row_tokens,
             batch_tokens=self.config.batch_tokens,
-            rows_multiple=self._row_shards,
+            rows_multiple=1 if self.layout is None else self.layout.shards(),
             pack=self.config.pack,
             share=self.config.share,
         )
@@ -162,27 +157,27 @@ class Updater:
         """One update over all micro-batches. `state` is donated: go on with the one returned.
 
         When the loss or the gradient's norm is no finite number, or there is no micro-batch at all, the state comes
-        back as it was and `ok` is False. Metrics: the loss function's, `update/grad_norm` (before clipping) and
-        `update/ok`.
+        back as it was and `ok` is False. Metrics: the loss function's, `update/grad_norm` (before clipping),
+        `update/ok` and, where it is in the loss, `router/balance`: 1 per choice of a token is perfect.
         """
         if not batches:
             return Updated(state, {"update/ok": Mean.of(False)}, np.bool_(False))
         programs = self._compiled(state)
+        pull_e = self._pull(state.params, batches) if self.router_aux else None
         total, parts = programs.zeros(), []
         for rows in batches:
-            total, metrics = programs.add(total, state.params, self.frozen, self.place(rows))
+            total, metrics = programs.add(total, state.params, self.frozen, self.place(rows), pull_e)
             parts.append(metrics)
         state, norm, ok = programs.apply(state, total)
         return Updated(state, merge(parts) | {"update/grad_norm": Mean.of(norm, ok), "update/ok": Mean.of(ok)}, ok)
 
     def place(self, rows: Rows) -> Rows:
         """`rows` cut over the mesh by row; every host passes the same whole rows."""
-        if self.mesh is None:
+        if self.layout is None:
             return rows
+        by_row = self.layout.sharding(self.layout.batch_axes(len(rows.ids_bt)))
         return jax.tree.map(
-            lambda x: (
-                x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, self._by_row, x.__getitem__)
-            ),
+            lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, by_row, x.__getitem__),
             rows,
         )
 
@@ -204,9 +199,23 @@ class Updater:
             )
         return self._programs
 
-    def _add(self, total: "_Total", params: Params, frozen: Params, rows: Rows) -> "tuple[_Total, Metrics]":
+    def _pull(self, params: Params, batches: Sequence[Rows]) -> jax.Array:
+        """The router's balance of a batch is no sum over its micro-batches, but given this of them all it is."""
+        whole = lora.attach(self.frozen, params, self.scale)
+        loads = [self._load(whole, self.place(rows)) for rows in batches]
+        return moe.pull(jax.tree.map(lambda *parts: sum(parts), *loads))
+
+    def _add(
+        self, total: "_Total", params: Params, frozen: Params, rows: Rows, pull_e: jax.Array | None
+    ) -> "tuple[_Total, Metrics]":
         def share(params: Params) -> tuple[jax.Array, Metrics]:
-            return self.loss(*self.policy.logprobs(lora.attach(frozen, params, self.scale), rows), rows)
+            whole = lora.attach(frozen, params, self.scale)
+            if pull_e is None:
+                return self.loss(*self.policy.logprobs(whole, rows), rows)
+            logprob_bp, entropy_bp, load = self.policy.logprobs_and_load(whole, rows)
+            loss, metrics = self.loss(logprob_bp, entropy_bp, rows)
+            balance = jnp.sum(pull_e * load.prob_e)
+            return loss + self.router_aux * balance, {**metrics, "router/balance": Total.of(balance)}
 
         (loss, metrics), gradient = jax.value_and_grad(share, has_aux=True)(dict(params))
         return jax.tree.map(jnp.add, total, (gradient, loss)), metrics

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh
 
-from noisyjax.models import PRESETS, MoeConfig, UnsupportedConfig, init_params, lora, shardings
+from noisyjax.engine.config import MeshConfig
+from noisyjax.engine.mesh import open_layout
+from noisyjax.models import MoeConfig, UnsupportedConfig, init_params, lora, shardings
+from noisyjax.models.sharding import TRAINING
 from noisyjax.train.objective.metrics import Total
 from noisyjax.train.step.config import UpdateConfig
 from noisyjax.train.step.update import Updater
@@ -45,15 +47,14 @@ def setting(request, tiny_config, make_groups):
     return cfg, init_params(cfg, 3, stddev=0.3, norm_stddev=0.2), make_groups()
 
 
-def gradients(setting, mesh=None, rules="replicated", **config):
+def gradients(setting, layout=None, **config):
     """Gradient by path of one update."""
     cfg, params, groups = setting
     before = {path: np.asarray(x) for path, x in params.items()}
-    if mesh is not None:
-        layout = shardings(cfg, mesh, PRESETS[rules])
-        params = {path: jax.device_put(x, layout[path]) for path, x in params.items()}
+    if layout is not None:
+        params = jax.device_put(params, shardings(cfg, layout.mesh, layout.rules))
     how = UpdateConfig(**{"row_tokens": 32, "batch_tokens": 128, **config})
-    updater = Updater(cfg, optax.sgd(1.0), loss, how, mesh=mesh, rules=PRESETS[rules] if mesh is not None else None)
+    updater = Updater(cfg, optax.sgd(1.0), loss, how, layout=layout)
     done = updater.update(updater.start(params), [batch.rows for batch in updater.batches(groups)])
     assert bool(done.ok)
     return {path: before[path] - np.asarray(x) for path, x in done.state.params.items()}
@@ -86,8 +87,8 @@ def test_the_update_does_not_depend_on_the_cut(setting, reference, case):
 
 @pytest.mark.slow
 def test_eight_devices_give_the_update_of_one(setting, reference):
-    mesh = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    for path, gradient in gradients(setting, mesh, "fsdp_tensor").items():
+    layout = open_layout(MeshConfig(fsdp=2, expert=2, tensor=2), setting[0], TRAINING)
+    for path, gradient in gradients(setting, layout).items():
         np.testing.assert_allclose(gradient, reference[path], atol=2e-5, err_msg=path)
 
 

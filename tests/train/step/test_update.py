@@ -11,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh
 
-from noisyjax.models import PRESETS, init_params, lora, param_specs, shardings
+from noisyjax.engine.config import MeshConfig
+from noisyjax.engine.mesh import open_layout
+from noisyjax.models import init_params, lora, param_specs, shardings
+from noisyjax.models.sharding import TRAINING
+from noisyjax.train.config import TrainMeshConfig
 from noisyjax.train.objective.metrics import Mean, Total, reduce
 from noisyjax.train.step.config import LoraConfig, OptimizerConfig, UpdateConfig
 from noisyjax.train.step.optimizer import optimizer
@@ -37,17 +40,13 @@ def setting(tiny_config, make_groups):
     return cfg, init_params(cfg, 3, stddev=0.3, norm_stddev=0.2), make_groups()
 
 
-def one_update(setting, *, mesh=None, rules=None, batches=None, change=None, **config):
+def one_update(setting, *, layout=None, batches=None, change=None, **config):
     """(gradient by path, figures) of one update."""
     cfg, params, groups = setting
     before = {path: np.asarray(x) for path, x in params.items()}
-    if mesh is not None:
-        layout = shardings(cfg, mesh, PRESETS[rules])
-        params = {path: jax.device_put(x, layout[path]) for path, x in params.items()}
-        rules = PRESETS[rules]
-    updater = Updater(
-        cfg, DESCENT, loss, UpdateConfig(**{**ONE_BATCH, **config}), temperature=0.7, mesh=mesh, rules=rules
-    )
+    if layout is not None:
+        params = jax.device_put(params, shardings(cfg, layout.mesh, layout.rules))
+    updater = Updater(cfg, DESCENT, loss, UpdateConfig(**{**ONE_BATCH, **config}), temperature=0.7, layout=layout)
     rows = [batch.rows for batch in updater.batches(groups)]
     if batches is not None:
         assert len(rows) == batches
@@ -94,28 +93,35 @@ def test_the_update_does_not_depend_on_the_cut(setting, reference, case):
 
 
 @pytest.mark.parametrize(
-    ("axes", "rules"),
-    [({"data": 8}, "replicated"), ({"data": 2, "fsdp": 2, "tensor": 2}, "fsdp_tensor")],
+    "mesh",
+    [
+        TrainMeshConfig(fsdp=8),
+        TrainMeshConfig(replicas=2, fsdp=2, tensor=2),
+        TrainMeshConfig(fsdp=2, tensor=4, sequence=True),
+    ],
+    ids=["8x1", "4x2, two replicas", "2x4, sequence"],
 )
-def test_eight_devices_give_the_update_of_one(setting, reference, axes, rules):
-    mesh = Mesh(np.asarray(jax.devices()).reshape(tuple(axes.values())), tuple(axes))
-    check(one_update(setting, mesh=mesh, rules=rules), reference)
+def test_eight_devices_give_the_update_of_one(setting, reference, mesh):
+    layout = open_layout(mesh, setting[0], TRAINING, sequence=mesh.sequence)
+    assert layout.mesh.size == 8
+    check(one_update(setting, layout=layout), reference)
 
 
 def test_a_vocabulary_cut_over_devices_is_not_gathered(tiny_config):
     """Its slices are, over fsdp, 512 columns at a time; never the table."""
     cfg = tiny_config(vocab_size=40_960, d_model=64, tie_embeddings=False)
-    mesh = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), ("data", "fsdp", "tensor"))
-    layout = shardings(cfg, mesh, PRESETS["fsdp_tensor"])
-    updater = Updater(cfg, DESCENT, loss, UpdateConfig(), mesh=mesh, rules=PRESETS["fsdp_tensor"])
+    layout = open_layout(MeshConfig(data=2, fsdp=2, tensor=2), cfg, TRAINING)
+    updater = Updater(cfg, DESCENT, loss, UpdateConfig(), layout=layout)
+    where = shardings(cfg, layout.mesh, layout.rules)
     params = {
-        path: jax.ShapeDtypeStruct(spec.shape, jnp.float32, sharding=layout[path])
+        path: jax.ShapeDtypeStruct(spec.shape, jnp.float32, sharding=where[path])
         for path, spec in param_specs(cfg).items()
     }
-    ids, numbers = (jax.ShapeDtypeStruct((8, 2048), t, sharding=updater._by_row) for t in (jnp.int32, jnp.float32))
+    by_row = layout.sharding(layout.batch_axes(8))
+    ids, numbers = (jax.ShapeDtypeStruct((8, 2048), t, sharding=by_row) for t in (jnp.int32, jnp.float32))
     rows = Rows(*[ids] * 7, *[numbers] * 3)
     total = (params, jax.ShapeDtypeStruct((), jnp.float32))
-    text = jax.jit(updater._add).lower(total, params, {}, rows).compile().as_text()
+    text = jax.jit(updater._add).lower(total, params, {}, rows, None).compile().as_text()
     gathered = {int(n) for dims in re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(", text) for n in dims.split(",")}
     assert 512 in gathered
     assert max(gathered) < 40_960 / 2

@@ -71,6 +71,45 @@ def test_a_judge_on_the_same_mesh_that_cannot_judge(grpo, folder, tmp_path, save
     assert moved(done, folder) < 1e-4  # no gradient: what moves the weights is their decay alone
 
 
+@pytest.mark.slow
+def test_taking_turns_and_apart(grpo, tmp_path, save_model):
+    """A judge that leaves the policy's devices after every call says what one with devices of its own says."""
+    judge = save_model(tmp_path / "judge", max_positions=8192)
+    engine = {"kind": "local", "model": str(judge), "slots": 4, "mesh": {"data": 2}}
+    asked = {"kind": "engine", "max_tokens": 16}
+    settings = {"steps": 1, "prompts": 2, "reward": JUDGED, "mesh": {"tensor": 2}}
+    settings |= {"log": {"samples": 8, "samples_every": 1}}
+    shared = grpo("shared", judge=asked | {"engine": engine | {"offload": True}}, **settings)
+    split = grpo("split", judge=asked | {"engine": engine, "placement": "split"}, **settings)
+    np.testing.assert_equal(params_of(train_grpo(split)), params_of(train_grpo(shared)))
+    assert read_samples(split.out) == read_samples(shared.out)
+    assert read_metrics(shared.out)[0]["judge/outcome_unscored"] == 1
+
+
+@pytest.mark.slow
+def test_sampler_and_reference_off_the_devices(grpo):
+    settings = {"reward": {"reward_fn": "toy_rewards:varied"}, "loss": {"beta": 0.1}, "steps": 2}
+    plain = train_grpo(grpo("plain", **settings))
+    away = train_grpo(grpo("away", rollout={"offload": True}, reference_offload=True, **settings))
+    np.testing.assert_equal(params_of(away), params_of(plain))
+
+
+@pytest.mark.parametrize(
+    ("policy", "own", "words"),
+    [
+        ({"data": 7}, {"data": 2}, "mesh takes 7 devices and judge.engine.mesh 2, of 8: make one of them smaller"),
+        ({}, {"tensor": 7}, "heads of size 4 cannot be cut into 7 along mesh axis 'tensor'"),
+    ],
+)
+def test_a_judge_that_cannot_be_placed(grpo, folder, policy, own, words):
+    """Nothing is loaded or written for it."""
+    engine = {"kind": "local", "model": str(folder), "mesh": own}
+    config = grpo(mesh=policy, reward=JUDGED, judge={"kind": "engine", "engine": engine, "placement": "split"})
+    with pytest.raises((UsageError, models.ModelError), match=words):
+        train_grpo(config)
+    assert not Path(config.out).exists()
+
+
 def test_a_judge_at_an_endpoint(grpo, folder):
     """Verdicts decide. Those that cannot be read are left out, counted and not kept; the others are asked for once."""
     responder = Lenient()

@@ -42,7 +42,8 @@ def test_sft_goes_on_elsewhere(sft):
 @pytest.mark.parametrize(
     ("mesh", "words"),
     [
-        ({"data": 4, "fsdp": 4}, "mesh data=4 x fsdp=4 x tensor=1 needs 16 devices; here are 8"),
+        ({"data": 4, "fsdp": 4}, "mesh data=4 x fsdp=4 needs 16 devices; here are 8"),
+        ({"expert": 2}, "mesh.expert=2: this qwen3 model has no experts; use data or fsdp"),
         ({"tensor": 8}, "heads of size 4 cannot be cut into 8 along mesh axis 'tensor'"),
         ({"fsdp": 3}, "embed of size 32 cannot be cut into 3 along mesh axis 'fsdp'"),
     ],

@@ -1,0 +1,69 @@
+"""Meshes that do and do not suit devices and model, by the config alone."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from noisyjax.engine.config import MeshConfig
+from noisyjax.engine.local import LocalConfig, LocalEngine
+from noisyjax.engine.mesh import device_grid, open_layout
+from noisyjax.errors import UsageError
+from noisyjax.models import ModelError, config_to_hf
+from noisyjax.models.sharding import MESH_AXES, SERVING
+
+
+def slices(*sizes):
+    """Stand-ins for the devices of TPU slices."""
+    return [
+        SimpleNamespace(id=i, slice_index=i // sizes[0], platform="cpu", device_kind="cpu", process_index=i)
+        for i in range(sum(sizes))
+    ]
+
+
+def test_one_device_needs_no_mesh_unless_it_is_chosen(cfg):
+    assert open_layout(MeshConfig(), cfg, SERVING) is None
+    layout = open_layout(MeshConfig(), cfg, SERVING, devices=jax.devices()[5:])
+    assert list(layout.mesh.devices.flat) == jax.devices()[5:6]
+
+
+def test_neighbours_share_the_heads(cfg):
+    layout = open_layout(MeshConfig(data=2, tensor=2), cfg, SERVING)
+    assert layout.mesh.axis_names == MESH_AXES
+    assert layout.mesh.devices[0, 1, 0, 0].tolist() == jax.devices()[2:4]
+
+
+def test_slices_hold_whole_replicas():
+    grid = device_grid(MeshConfig(replicas=4, fsdp=2, tensor=2), slices(8, 8))
+    assert grid.shape == (4, 1, 2, 1, 2)
+    assert [[d.slice_index for d in replica.flat] for replica in grid] == [[0] * 4, [0] * 4, [1] * 4, [1] * 4]
+    assert sorted(d.id for d in grid.flat) == list(range(16))
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": 16}, {"replicas": 3, "fsdp": 4}], ids=["none", "three"])
+def test_replicas_that_slices_cannot_share(mesh):
+    with pytest.raises(UsageError, match="on 2 slices of 16 devices in all: use every device, and a number of repl"):
+        device_grid(MeshConfig(**mesh), slices(8, 8))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [
+        ({"data": 4, "tensor": 4}, "mesh data=4 x tensor=4 needs 16 devices; here are 8"),
+        ({"tensor": 3}, "layers.attn.q_nhd: heads of size 8 cannot be cut into 3"),
+        ({"expert": 2}, "mesh.expert=2: this qwen3 model has no experts"),
+    ],
+)
+def test_refused_before_the_weights_are_looked_for(cfg, tmp_path, mesh, words):
+    """A folder with nothing but a config.json."""
+    (tmp_path / "config.json").write_text(json.dumps(config_to_hf(cfg)))
+    with pytest.raises((UsageError, ModelError), match=words):
+        LocalEngine(LocalConfig(model=tmp_path, mesh=mesh))
+
+
+def test_axes_multiply():
+    mesh = MeshConfig(replicas=2, data=3, fsdp=5, expert=7, tensor=11)
+    assert tuple(mesh.axes) == MESH_AXES
+    assert mesh.devices == np.prod(list(mesh.axes.values())) == 2310
