@@ -1,0 +1,410 @@
+"""Every script: its manual, its settings, what a dry run prints, and which calls it really makes."""
+
+import re
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from noisyjax.tpu import GENERATIONS, Slice
+
+FOLDER = Path(__file__).resolve().parents[2] / "tpu_scripts"
+SCRIPTS = sorted(p.stem for p in FOLDER.glob("*.sh") if p.stem != "common")
+WHERE = ["--project=acme-lab", "--zone=us-east5-b"]
+TPUS = ["gcloud", "compute", "tpus"]
+QUEUED = [*TPUS, "queued-resources"]
+DESCRIBE = [*QUEUED, "describe", "a", *WHERE, "--format=value(state.state)"]
+
+# One sound line of each script.
+LINES = {
+    "create": ["a", "--type", "v6e-8"],
+    "delete": ["a", "--confirm", "a"],
+    "launch": ["a", "--", "true"],
+    "resume": ["a"],
+    "setup": ["a"],
+    "status": ["a"],
+    "sync": ["a", "--from", "gs://acme-runs/x", "--to", "here"],
+    "tail": ["a"],
+}
+
+
+def remembered(scripts) -> Path:
+    return scripts.folder / ".tpu" / "a"
+
+
+def test_these_are_the_scripts():
+    assert sorted(LINES) == SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_manual_names_every_flag(bare, script):
+    done = bare(script, "--help")
+    assert done.returncode == 0
+    assert f"{script}.sh NAME" in done.stdout
+    source = (FOLDER / f"{script}.sh").read_text()
+    flags = re.findall(r"^    (--[a-z]+)\)", source, re.MULTILINE)
+    for flag in [*flags, "--project", "--zone", "--env", "--dry-run"]:
+        assert flag in done.stdout
+    assert "shellcheck" not in done.stdout
+    assert bare.calls() == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_dry_run_calls_nothing_and_leaves_nothing(scripts, script):
+    scripts("create", *LINES["create"])
+    scripts.calls()
+    before = sorted(scripts.folder.rglob("*"))
+    done = (
+        scripts(script, *LINES[script], "--dry-run")
+        if script != "launch"
+        else scripts("launch", "--dry-run", "a", "--", "true")
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(("gcloud ", "git "))
+    assert scripts.calls() == []
+    assert sorted(scripts.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_what_a_dry_run_prints_is_what_is_called(scripts, script):
+    scripts("create", *LINES["create"])
+    scripts.calls()
+    words = LINES[script]
+    printed = scripts(script, "--dry-run", *words).stdout
+    scripts.put("states", "SUSPENDED\nACTIVE\n" if script == "resume" else "ACTIVE\n")
+    assert scripts(script, *words).returncode == 0
+    # bash quotes some words as $'..', which shlex cannot read; those are long scripts, compared in tests of their own.
+    plain = [line for line in printed.splitlines() if "$'" not in line]
+    made = scripts.calls()
+    for line in plain:
+        wanted = shlex.split(line)
+        if wanted[0] == "gcloud" and "scp" not in wanted:
+            assert wanted in made
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"TPU_PROJECT": ""}, "the project is missing"),
+        ({"TPU_PROJECT": "PROJECT"}, "still the placeholder 'PROJECT'"),
+        ({"TPU_PROJECT": "my-project"}, "still the placeholder"),
+        ({"TPU_PROJECT": "<project>"}, "still the placeholder"),
+        ({"TPU_ZONE": "ZONE"}, "the zone is still the placeholder"),
+        ({"TPU_ZONE": "here"}, "the zone 'here' is not one; it looks like us-east5-b"),
+    ],
+)
+def test_settings_that_are_missing_or_placeholders_are_refused(scripts, script, changed, said):
+    done = scripts(script, *LINES[script], **changed)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert scripts.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "said"),
+    [
+        ("create", ["--type", "v6e-8"], "the name of the TPU is missing"),
+        ("create", ["NAME", "--type", "v6e-8"], "still the placeholder"),
+        ("create", ["a_b", "--type", "v6e-8"], "is not one"),
+        ("create", ["a", "b", "--type", "v6e-8"], "one name only: 'a' and 'b'"),
+        ("create", ["a"], "the type is missing"),
+        ("create", ["a", "--type"], "--type needs a value"),
+        ("create", ["a", "--type", "h100-8"], "the type 'h100-8' is not one"),
+        ("create", ["a", "--tpye", "v6e-8"], "unknown flag --tpye"),
+        ("launch", ["a"], "no command"),
+        (
+            "launch",
+            ["a", "--", "noisyjax", "out=gs://BUCKET/x"],
+            "the command holds a placeholder: 'out=gs://BUCKET/x'",
+        ),
+        ("launch", ["a", "--job", "x;y", "--", "true"], "the job 'x;y' is not one"),
+        ("setup", ["a", "--extras", "tpu hub"], "the extras 'tpu hub'"),
+        ("sync", ["a", "--to", "here"], "the place is missing"),
+        ("sync", ["a", "--from", "$(x)", "--to", "here"], "still the placeholder"),
+        ("sync", ["a", "--from", "a;b", "--to", "here"], "is not one"),
+        ("tail", ["a", "--worker", "x"], "the worker 'x'"),
+        ("delete", [], "the name of the TPU is missing"),
+        ("delete", ["a"], "nothing is deleted"),
+        ("delete", ["a", "--confirm", "b"], "nothing is deleted: 'b' is not 'a'"),
+        ("resume", ["a"], "does not say how a was created"),
+        ("status", ["a", "--env", "nowhere.env"], "no env file nowhere.env"),
+    ],
+)
+def test_bad_lines_get_one_readable_error(scripts, script, words, said):
+    done = scripts(script, *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert scripts.calls() == []
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(bare):
+    bare.put("tpu.env", "# mine\n\nTPU_PROJECT=from-file\nTPU_ZONE=us-east1-c\nTPU_TYPE=v4-8\nTPU_SPOT=1")
+    assert bare("create", "a", "--dry-run", TPU_ZONE="us-east2-b").stdout.split() == [
+        *QUEUED, "create", "a", "--project=from-file", "--zone=us-east2-b", "--node-id=a",
+        "--accelerator-type=v4-8", "--runtime-version=tpu-ubuntu2204-base", "--spot",
+    ]  # fmt: skip
+    done = bare("create", "a", "--zone", "us-east3-b", "--dry-run", TPU_ZONE="us-east2-b")
+    assert "--zone=us-east3-b" in done.stdout.split()
+
+
+def test_an_env_file_is_read_and_not_executed(scripts):
+    scripts.put("mine.env", "TPU_TYPE=$(touch here)\n")
+    assert scripts("create", "a", "--env", "mine.env").returncode == 2
+    scripts.put("mine.env", "touch here\n")
+    assert "'touch here' is not TPU_KEY=VALUE" in scripts("create", "a", "--env", "mine.env").stderr
+    assert not (scripts.folder / "here").exists()
+
+
+def test_the_example_must_be_filled_in(bare):
+    bare.put("tpu.env", (FOLDER / "tpu.env.example").read_text())
+    assert "still the placeholder 'PROJECT'" in bare("create", "a").stderr
+
+
+# -- create --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda g: g.name)
+def test_types_get_the_name_and_software_of_their_generation(scripts, generation):
+    tpu = Slice(generation, generation.topologies[2])
+    short = f"{generation.name}-{tpu.name.rsplit('-', 1)[1]}"
+    for spelling in (tpu.name, short):
+        assert scripts("create", "a", "--type", spelling).returncode == 0
+        assert scripts.calls() == [
+            [*QUEUED, "create", "a", *WHERE, "--node-id=a", f"--accelerator-type={tpu.name}",
+             f"--runtime-version={generation.runtime}"]
+        ]  # fmt: skip
+
+
+def test_create_hands_on_what_it_does_not_know(scripts):
+    done = scripts(
+        "create",
+        "a",
+        "--type",
+        "v6e-8",
+        "--spot",
+        "--until",
+        "6h",
+        "--runtime",
+        "mine",
+        "--",
+        "--labels=who=me, and you",
+    )
+    assert done.returncode == 0
+    assert scripts.calls()[0][-5:] == [
+        "--accelerator-type=v6e-8", "--runtime-version=mine",
+        "--spot", "--valid-until-duration=6h", "--labels=who=me, and you",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("last", "code"), [("ACTIVE", 0), ("FAILED", 1), ("SUSPENDED", 1)])
+def test_create_waits_for_the_end_of_the_queue(scripts, last, code):
+    scripts.put("states", f"WAITING_FOR_RESOURCES\nPROVISIONING\n{last}\n")
+    done = scripts("create", "a", "--type", "v6e-8", "--wait")
+    assert done.returncode == code
+    assert scripts.calls()[1:] == [DESCRIBE] * 3
+    assert f"a {last}" in done.stderr
+
+
+def test_a_refused_request_is_not_remembered(scripts):
+    scripts.put("fail", "queued-resources create")
+    assert scripts("create", "a", "--type", "v6e-8", "--wait").returncode == 7
+    assert len(scripts.calls()) == 1
+    assert not remembered(scripts).exists()
+
+
+# -- setup, launch, status, tail -----------------------------------------------------------------------------------
+
+
+def test_setup_sends_the_last_commit_to_all_workers(scripts):
+    assert scripts("setup", "a", "--extras", "tpu,train").returncode == 0
+    git, scp, ssh = scripts.calls()
+    assert git[:4] == ["git", "-C", str(FOLDER.parent), "archive"]
+    assert git[-1] == "HEAD"
+    archive = git[-2].removeprefix("--output=")
+    assert scp == [*TPUS, "tpu-vm", "scp", archive, "a:noisyjax.tar.gz", *WHERE, "--worker=all"]
+    assert not Path(archive).exists()
+    assert ssh[:-1] == [*TPUS, "tpu-vm", "ssh", "a", *WHERE, "--worker=all"]
+    assert "-c constraints.txt -e '.[tpu,train]'" in ssh[-1]
+
+
+@pytest.mark.parametrize("part", ["archive", "scp", "ssh"])
+def test_a_call_that_fails_ends_the_setup(scripts, part):
+    scripts.put("fail", part)
+    done = scripts("setup", "a")
+    assert done.returncode == 7
+    assert part in scripts.calls()[-1]
+    assert not remembered(scripts).exists()
+
+
+AWKWARD = ["two words", "it's", 'a "b"', "$HOME", "*", "", "back\\slash", "ü;&|", "line\nbreak"]
+
+
+def wait_for(path: Path) -> str:
+    for _ in range(500):
+        if path.exists() and path.read_text():
+            return path.read_text()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} never came")
+
+
+def test_words_arrive_as_they_were_given(scripts):
+    jobs = scripts.checkout()
+    assert scripts("launch", "a", "--", "printf", "%s\\0", *AWKWARD).returncode == 0
+    assert wait_for(jobs / "main" / "rc") == "0\n"
+    assert (jobs / "main" / "log").read_text() == "".join(f"{word}\0" for word in AWKWARD)
+    (call,) = scripts.calls()
+    assert call[:-1] == [*TPUS, "tpu-vm", "ssh", "a", *WHERE, "--worker=all"]
+
+
+def test_a_job_runs_in_the_checkout_and_its_end_is_told(scripts):
+    jobs = scripts.checkout()
+    scripts("launch", "a", "--job", "x", "--worker", "0", "--", "bash", "-c", 'echo "$ENTERED $PWD"; exit 5')
+    assert wait_for(jobs / "x" / "rc") == "5\n"
+    assert (jobs / "x" / "log").read_text() == f"yes {scripts.folder}/home/noisyjax\n"
+    done = scripts("status", "a")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == "a ACTIVE"
+    assert done.stdout.splitlines()[1].endswith(" x ended with 5")
+    assert scripts("tail", "a", "--job", "x").stdout == f"yes {scripts.folder}/home/noisyjax\n"
+
+
+def test_a_running_job_is_not_started_twice(scripts):
+    jobs = scripts.checkout()
+    go = scripts.folder / "go"
+    wait = ["bash", "-c", f"echo started; while [ ! -e {go} ]; do sleep 0.05; done"]
+    try:
+        assert scripts("launch", "a", "--", *wait).returncode == 0
+        wait_for(jobs / "main" / "log")
+        assert " main running" in scripts("status", "a").stdout
+        again = scripts("launch", "a", "--", *wait)
+        assert (again.returncode, again.stderr) == (3, "job main is running already\n")
+        assert scripts("launch", "a", "--again", "--", *wait).returncode == 0
+    finally:
+        go.touch()
+    # It has ended once its exit code is there, whether its process is reaped by then or not.
+    assert wait_for(jobs / "main" / "rc") == "0\n"
+    # Ended well: `--again` leaves it, a plain launch runs it once more.
+    assert scripts("launch", "a", "--again", "--", *wait).returncode == 0
+    assert (jobs / "main" / "log").read_text() == "started\n"
+    assert scripts("launch", "a", "--", *wait).returncode == 0
+    wait_for(jobs / "main" / "rc")
+    assert (jobs / "main" / "log").read_text() == "started\nstarted\n"
+
+
+def test_a_job_that_vanished_is_said_to_have_died(scripts):
+    jobs = scripts.checkout()
+    (jobs / "main").mkdir(parents=True)
+    (jobs / "main" / "pid").write_text("999999999\n")
+    assert scripts("status", "a").stdout.splitlines()[1].endswith(" main died")
+
+
+@pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "SUSPENDED", "ABSENT"])
+def test_status_asks_no_worker_of_a_tpu_that_is_not_there(scripts, state):
+    scripts.put("states", f"{state}\n")
+    done = scripts("status", "a")
+    assert (done.returncode, done.stdout) == (1, f"a {state}\n")
+    assert scripts.calls() == [DESCRIBE]
+
+
+def test_an_error_of_gcloud_is_shown_and_is_no_absence(scripts):
+    scripts.put("fail", "describe")
+    done = scripts("status", "a")
+    assert done.returncode != 0
+    assert "no such luck" in done.stderr
+    assert "ABSENT" not in done.stdout
+
+
+def test_tail_follows(scripts):
+    scripts("tail", "a", "--worker", "all", "--lines", "7", "--follow")
+    assert scripts.calls()[0][-2:] == ["--worker=all", "--command=tail -n 7 -F ~/noisyjax_jobs/main/log"]
+
+
+# -- sync, delete, resume ------------------------------------------------------------------------------------------
+
+
+def test_sync_from_a_bucket_and_from_a_worker(scripts):
+    assert scripts("sync", "a", "--from", "gs://acme-runs/t", "--to", "my runs/t").returncode == 0
+    assert scripts("sync", "a", "--from", "runs/t/", "--to", "there", "--worker", "2").returncode == 0
+    bucket, worker = scripts.calls()
+    assert bucket == [
+        "gcloud",
+        "storage",
+        "rsync",
+        "--recursive",
+        "gs://acme-runs/t",
+        "my runs/t",
+        "--project=acme-lab",
+    ]
+    assert worker == [
+        *TPUS, "tpu-vm", "scp", "--recurse", "--compress", "a:noisyjax/runs/t/*", "there", *WHERE, "--worker=2",
+    ]  # fmt: skip
+    assert (scripts.folder / "my runs" / "t").is_dir()
+
+
+def test_delete_forgets_the_tpu(scripts):
+    scripts("create", "a", "--type", "v6e-8")
+    assert (remembered(scripts) / "create").exists()
+    assert scripts("delete", "a", "--confirm", "a").returncode == 0
+    assert scripts.calls()[-1] == [*QUEUED, "delete", "a", *WHERE, "--force", "--quiet"]
+    assert not remembered(scripts).exists()
+
+
+@pytest.fixture
+def working(scripts):
+    """A TPU that was created, set up and given two jobs; the calls that this took."""
+    scripts("create", "a", "--type", "v6e-8", "--spot", "--", "--labels=who=me, and you")
+    scripts("setup", "a", "--extras", "tpu")
+    scripts("launch", "a", "--job", "one", "--", "noisyjax", "eval", "two words")
+    scripts("launch", "a", "--job", "two", "--worker", "0", "--", "true")
+    return scripts, scripts.calls()
+
+
+def same(made: list[str], first: list[str]) -> bool:
+    """Equal but for the archive's temporary folder and `--again`, which changes a launch's script."""
+    keep = [
+        i for i, word in enumerate(first) if "noisyjax.tar.gz" not in word and not word.startswith("--command=set -eu")
+    ]
+    return len(made) == len(first) and [made[i] for i in keep] == [first[i] for i in keep]
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "FAILED", "ABSENT"])
+def test_what_was_taken_away_comes_back_as_it_was(working, state):
+    scripts, first = working
+    scripts.put("states", f"{state}\nPROVISIONING\nACTIVE\n")
+    assert scripts("resume", "a").returncode == 0
+    made = scripts.calls()
+    assert made.pop(0) == DESCRIBE
+    if state != "ABSENT":
+        assert made.pop(0) == [*QUEUED, "delete", "a", *WHERE, "--force", "--quiet"]
+    assert made.pop(0) == first[0]
+    assert [made.pop(0), made.pop(0)] == [DESCRIBE] * 2
+    assert len(made) == len(first) - 1
+    assert all(map(same, made, first[1:]))
+
+
+@pytest.mark.parametrize(("state", "calls"), [("ACTIVE", 3), ("PROVISIONING", 1), ("SUSPENDING", 1)])
+def test_what_is_alive_is_never_deleted(working, state, calls):
+    scripts, _ = working
+    scripts.put("states", f"{state}\n")
+    assert scripts("resume", "a").returncode == 0
+    made = scripts.calls()
+    assert len(made) == calls
+    assert not [call for call in made if "delete" in call or "create" in call]
+
+
+@pytest.mark.parametrize(
+    ("fail", "last"),
+    [("queued-resources delete", "delete"), ("queued-resources create", "create"), ("tpu-vm scp", "scp")],
+)
+def test_a_call_that_fails_ends_the_resume(working, fail, last):
+    scripts, _ = working
+    scripts.put("states", "SUSPENDED\nACTIVE\n")
+    scripts.put("fail", fail)
+    assert scripts("resume", "a").returncode == 7
+    assert last in scripts.calls()[-1]
