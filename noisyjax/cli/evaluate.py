@@ -11,20 +11,26 @@ def evaluate(
     config: str = typer.Argument(help="A YAML file, or the name of a config that comes with the package."),
     overrides: list[str] = OVERRIDES,
     table: bool = typer.Option(True, "--table/--no-table", help="Print the table when all cells are done."),
+    share: str = typer.Option(None, help="`i/n`: of a sweep over several runs do only every n-th, from the i-th."),
+    only_list: bool = typer.Option(False, "--list", help="Print the name and folder of every run, and run none."),
 ) -> None:
     """Run the cells of a sweep: every dataset in every setting. A run that was stopped goes on where it was.
 
-    Results are stored sample by sample in the folder `out`; run the same line again after any interruption.
+    Results are stored sample by sample in the folder `out`; run the same line again after any interruption. A config
+    with `axes` is several runs, one after the other: models, methods, settings of a model.
     """
     from noisyjax import evaluate as room
-    from noisyjax.config import load
 
-    done = load(room.EvalConfig, config, overrides or ())
-    room.evaluate(done)
+    runs = room.load_runs(config, overrides or (), share)
+    if only_list:
+        for run in runs:
+            typer.echo(f"{run.name}\t{run.out}")
+        return
+    room.evaluate_all(runs)
     if table:
         from noisyjax.report import print_report
 
-        print_report([done.out])
+        print_report([run.out for run in runs])
 
 
 def rescore(

@@ -17,9 +17,12 @@ _HOME = {
     "Sample": "noisyjax.evaluate.results",
     "SamplingConfig": "noisyjax.evaluate.schema",
     "Stopped": "noisyjax.interrupts",
+    "SweepConfig": "noisyjax.evaluate.sweep",
     "evaluate": "noisyjax.evaluate.run",
+    "evaluate_all": "noisyjax.evaluate.sweep",
     "evaluator": "noisyjax.evaluate.during",
     "load_results": "noisyjax.evaluate.results",
+    "load_runs": "noisyjax.evaluate.sweep",
     "open_engine": "noisyjax.engine.opened",
     "rescore": "noisyjax.evaluate.rescoring",
 }

@@ -258,12 +258,12 @@ def test_bench_validate_finds_broken_rows(tmp_path, say):
 
 
 def test_packaged_configs_that_evaluate_load():
-    from noisyjax.evaluate import EvalConfig
+    from noisyjax.evaluate import EvalConfig, load_runs
 
     sweeps = [name for name in packaged_configs() if name.startswith("sweeps/")]
     assert len(sweeps) >= 5
     for name in sweeps:
-        assert load(EvalConfig, name).name
+        assert all(run.name for run in load_runs(name))
     assert load(EvalConfig, "small").bench.questions == 12
     assert load(EvalConfig, "paper_cic").bench.prompting == "cic"
 
@@ -272,13 +272,15 @@ def test_every_config_file_is_known_to_a_test():
     """Whoever adds a kind of config says here who loads it."""
     from noisyjax.bench import BenchConfig
     from noisyjax.engine.remote.config import PriceTable
-    from noisyjax.evaluate import EvalConfig
+    from noisyjax.evaluate import EvalConfig, load_runs
 
-    schemas = {"sweeps": EvalConfig, "bench": BenchConfig, "prices": PriceTable}
+    schemas = {"bench": BenchConfig, "prices": PriceTable}
     for name, path in packaged_configs().items():
         kind = name.split("/")[0]
         if kind == "models":
             load(EvalConfig, None, [f"engine={yaml.safe_dump(read_tree(path)[0], default_flow_style=True)}"])
+        elif kind == "sweeps":
+            assert load_runs(path)
         elif kind in schemas:
             load(schemas[kind], path)
         elif kind == "train":

@@ -2,8 +2,8 @@
 
 import pytest
 
-from noisyjax import evaluate as room
 from noisyjax.cli import main
+from noisyjax.evaluate import run as room
 
 
 def test_a_config_needs_no_overrides(tmp_path, monkeypatch):

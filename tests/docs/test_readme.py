@@ -11,7 +11,7 @@ from typer.exceptions import TyperException
 from noisyjax.bench import BenchConfig
 from noisyjax.cli import app
 from noisyjax.config import load
-from noisyjax.evaluate import EvalConfig
+from noisyjax.evaluate import EvalConfig, load_runs
 from noisyjax.quickstart.random_model import make_model
 from noisyjax.quickstart.run import WORDS
 from noisyjax.train import GrpoConfig, SftConfig
@@ -55,7 +55,7 @@ def parse(line: str) -> tuple[str, dict]:
 def test_commands_parse_and_their_configs_load(where, line):
     name, params = parse(line.replace("=URL", "=http://localhost/v1"))
     if name == "eval":
-        assert load(EvalConfig, params["config"], params["overrides"] or []).name
+        assert load_runs(params["config"], params["overrides"] or [], params["share"])
     elif name in ("grpo", "sft"):
         assert load({"grpo": GrpoConfig, "sft": SftConfig}[name], params["config"], params["overrides"] or []).steps
     elif name in ("show", "validate"):

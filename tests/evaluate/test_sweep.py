@@ -1,0 +1,174 @@
+"""Several runs from one file: which there are, in what order, where they lie, and what happens when one fails."""
+
+import json
+
+import pytest
+
+from noisyjax.config import packaged_configs
+from noisyjax.errors import RunError, UsageError
+from noisyjax.evaluate import evaluate_all, load_runs
+from noisyjax.evaluate import run as room
+from noisyjax.interrupts import Stopped
+
+SWEEP = """
+name: ignored
+out: top/
+engine: {kind: local, model: "models/{size}"}
+sampling: {max_tokens: 64}
+axes:
+  size:
+    small: {}
+    large: {engine: {slots: 2}}
+    api: {engine: {kind: remote, base_url: http://localhost/v1, model: "x-{size}"}}
+  method:
+    none: {}
+    cic: {bench: {prompting: cic}}
+skip:
+  - {size: api, method: cic}
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP)
+    return path
+
+
+def test_runs_are_the_combinations_in_the_order_of_the_file(sweep):
+    runs = load_runs(sweep)
+    assert [r.name for r in runs] == ["small/none", "small/cic", "large/none", "large/cic", "api/none"]
+    assert [r.out for r in runs] == [f"top/{r.name}" for r in runs]
+    assert [str(r.engine.model) for r in runs] == ["models/small"] * 2 + ["models/large"] * 2 + ["x-api"]
+    assert [r.bench.prompting for r in runs] == ["plain", "cic", "plain", "cic", "plain"]
+    assert (runs[0].engine.slots, runs[2].engine.slots) == (8, 2)
+    assert {r.sampling.max_tokens for r in runs} == {64}
+
+
+def test_words_hold_for_every_run_and_win(sweep):
+    runs = load_runs(sweep, ["out=gs://bucket/x", "engine.model=mine", "sampling.max_tokens=9", "shard=2/3"])
+    assert {r.sampling.max_tokens for r in runs} == {9}
+    assert {str(r.engine.model) for r in runs} == {"mine"}
+    assert {r.shard for r in runs} == {"2/3"}
+    assert runs[-1].out == "gs://bucket/x/api/none"
+
+
+def test_values_and_skipped_runs_can_be_changed_by_words(sweep):
+    runs = load_runs(sweep, ["axes.method.none.n=4", "skip=[{method: cic}]"])
+    assert [(r.name, r.n) for r in runs] == [("small/none", 4), ("large/none", 4), ("api/none", 4)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_shares_are_a_partition(sweep, count):
+    shares = [load_runs(sweep, share=f"{i + 1}/{count}") for i in range(count)]
+    assert sorted(r.name for share in shares for r in share) == sorted(r.name for r in load_runs(sweep))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_config_without_axes_is_one_run(tmp_path):
+    path = tmp_path / "one.yaml"
+    path.write_text("name: one\nout: here\nengine: {kind: local, model: m}\n")
+    (run,) = load_runs(path)
+    assert (run.name, run.out) == ("one", "here")
+
+
+@pytest.mark.parametrize(
+    ("words", "share", "expected"),
+    [
+        (["axes.extra={}"], None, "every axis a value"),
+        (["axes.size.a b={}"], None, "not a b"),
+        (["skip=[{sise: small}]"], None, "no axis 'sise'; did you mean 'size'?"),
+        (["skip=[{size: smal}]"], None, "no value 'smal'; did you mean 'small'?"),
+        (["axes.size.large.engine.slotz=3"], None, "run large/none: engine.slotz"),
+        ([], "6/6", "6/6 of 5 runs holds none"),
+        ([], "0/2", "a share is i/n"),
+        ([], "x", "a share is i/n"),
+    ],
+)
+def test_bad_input_names_the_place(sweep, words, share, expected):
+    with pytest.raises(UsageError) as caught:
+        load_runs(sweep, words, share)
+    assert expected in str(caught.value)
+
+
+def test_one_failing_run_keeps_no_other_from_running(sweep, monkeypatch):
+    ran = []
+
+    def fake(config):
+        ran.append(config.name)
+        if config.name.startswith("large"):
+            raise UsageError("no such folder")
+
+    monkeypatch.setattr(room, "evaluate", fake)
+    with pytest.raises(RunError) as caught:
+        evaluate_all(load_runs(sweep))
+    assert len(ran) == 5
+    assert str(caught.value).splitlines() == [
+        "2 of 5 runs failed",
+        "  large/none: no such folder",
+        "  large/cic: no such folder",
+    ]
+
+
+@pytest.mark.parametrize("error", [Stopped(15), ZeroDivisionError("a bug")])
+def test_a_stop_and_a_bug_end_the_sweep_at_once(sweep, monkeypatch, error):
+    ran = []
+
+    def fake(config):
+        ran.append(config.name)
+        raise error
+
+    monkeypatch.setattr(room, "evaluate", fake)
+    with pytest.raises(type(error)):
+        evaluate_all(load_runs(sweep))
+    assert len(ran) == 1
+
+
+def test_a_single_run_fails_with_its_own_error(sweep, monkeypatch):
+    def fake(config):
+        raise UsageError("no such folder")
+
+    monkeypatch.setattr(room, "evaluate", fake)
+    with pytest.raises(UsageError, match=r"^no such folder$"):
+        evaluate_all(load_runs(sweep, share="1/5"))
+
+
+# -- the files that come with the package --------------------------------------------------------------------------
+
+
+def test_table_1_is_the_papers_seven_models(shared_data):
+    rows = json.loads((shared_data.parent / "spec" / "paper_tables.json").read_text())["rows"]
+    papers = list(dict.fromkeys(row["model"] for row in rows if row["table"] == 1))
+    runs = load_runs("sweeps/table1")
+    assert sorted(r.name for r in runs) == sorted(papers)
+    assert [r.name for r in runs if r.engine.kind == "remote"] == [
+        "Gemini-2.5-Pro",
+        "Gemini-2.5-Flash",
+        "DeepSeek-R1-0528",
+    ]
+    assert {r.bench.settings for r in runs} == {("ND", "RD", "RC", "HN")}
+    assert {len(r.bench.datasets) for r in runs} == {11}
+
+
+def test_table_2_is_models_by_methods_by_thinking(shared_data):
+    rows = json.loads((shared_data.parent / "spec" / "paper_tables.json").read_text())["rows"]
+    papers = {row["model"] for row in rows if row["table"] == 2}
+    runs = load_runs("sweeps/table2")
+    cells = [r.name.split("/") for r in runs]
+    assert {cell[0] for cell in cells} == papers
+    methods = ["none", "prompting", "sft", "or", "or_rare"]
+    for model in papers:
+        switches = ["on"] if model.startswith("DeepSeek") else ["on", "off"]
+        assert [c[1:] for c in cells if c[0] == model] == [[m, s] for m in methods for s in switches]
+    by_name = {r.name: r for r in runs}
+    assert by_name["Qwen3-4B/none/off"].template_kwargs == {"enable_thinking": False}
+    assert by_name["Qwen3-4B/prompting/on"].bench.prompting == "cic"
+    assert str(by_name["Qwen3-4B/or_rare/on"].engine.model) == "weights/trained/Qwen3-4B-or_rare"
+    assert len({r.out for r in runs}) == len(runs) == 25
+
+
+def test_open_models_of_the_sweeps_have_a_preset():
+    presets = {name.rsplit("/", 1)[-1] for name in packaged_configs() if name.startswith("models/presets/")}
+    for sweep in ("sweeps/table1", "sweeps/table2", "sweeps/model_size"):
+        local = {r.name.split("/")[0] for r in load_runs(sweep) if r.engine.kind == "local"}
+        assert local <= presets
