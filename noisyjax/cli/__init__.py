@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
-from noisyjax.cli import bench, convert, evaluate, quickstart, report, train
+from noisyjax.cli import bench, convert, evaluate, quickstart, report, tpu, train
 from noisyjax.errors import NoisyjaxError
 from noisyjax.visible import visible
 
@@ -59,6 +59,7 @@ app.command("rescore")(evaluate.rescore)
 app.add_typer(bench.app, name="bench")
 app.add_typer(convert.app, name="convert")
 app.add_typer(train.app, name="train")
+app.add_typer(tpu.app, name="tpu")
 app.command("export")(train.export)
 app.command("quickstart")(quickstart.quickstart)
 

@@ -1,0 +1,257 @@
+"""A sweep as a job file for an engine that runs many machines: SkyPilot managed jobs, or a Kubernetes JobSet.
+
+Each engine starts `shards` machines (or slices), restarts what is pre-empted and gives every one its index; the index
+is the run's shard, and the store makes a restarted shard go on where it stopped. Nothing here starts anything.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from noisyjax.errors import UsageError, nearest
+from noisyjax.evaluate import load_runs
+from noisyjax.tpu.names import Slice, parse_accelerator
+
+ENGINES = ("sky", "jobset")
+SPLITS = ("questions", "runs")
+
+RESTARTS = 100
+"""Of a JobSet in all; a pre-emption costs one."""
+
+_BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])(?:/(\S*))?")
+_PLACEHOLDER = re.compile(r"<.*>|^\$|\b(?:your|my)[-_ ]|\b(?:PROJECT|ZONE|BUCKET|IMAGE|NAME|REGION|CHANGEME|TODO)\b")
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What a job file is made from. `config` and `overrides` are those of `noisyjax eval`."""
+
+    config: str
+    overrides: tuple[str, ...] = ()
+    accelerator: str = "v6e-8"
+    shards: int = 1
+    split: str = "questions"
+    """A shard's share: of every run's `questions`, or whole `runs` of a sweep over several."""
+    spot: bool = False
+    bucket: str = ""
+    """Where results go, `gs://bucket/folder`: machines come and go, so that a local folder would be lost."""
+    image: str = ""
+    """Container with noisyjax in it; a JobSet needs one."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Folder of the run -> bucket folder that is read through it: `{"weights": "gs://bucket/weights"}`."""
+    tpu: Slice = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tpu", parse_accelerator(self.accelerator))
+
+    @property
+    def name(self) -> str:
+        """`noisyjax-table1`: letters, digits and dashes, as Kubernetes and SkyPilot want it."""
+        stem = re.sub(r"[^a-z0-9]+", "-", Path(self.config).stem.lower()).strip("-")
+        return f"noisyjax-{stem}"[:40].rstrip("-")
+
+    @property
+    def out(self) -> str:
+        return f"{self.bucket.rstrip('/')}/{Path(self.config).stem}"
+
+
+def job_file(engine: str, spec: JobSpec) -> str:
+    """The YAML text for `engine`; the same spec gives the same text.
+
+    Raises UsageError for what cannot be run: a wrong config, TPU, bucket or image, placeholders, more shares than runs.
+    """
+    if engine not in ENGINES:
+        raise UsageError(f"no engine '{engine}'; {nearest(engine, ENGINES)}")
+    _check(engine, spec)
+    made = _sky(spec) if engine == "sky" else _jobset(spec)
+    return _head(engine, spec) + yaml.dump(made, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def command(spec: JobSpec, index: str) -> str:
+    """The shell line of one shard. `index` is the shell's own expression for its number, from 1."""
+    words = ["noisyjax", "eval", spec.config, *spec.overrides, f"out={spec.out}", "--no-table"]
+    share = f"{index}/{spec.shards}"
+    tail = "" if spec.shards == 1 else f" --share {share}" if spec.split == "runs" else f" shard={share}"
+    return shlex.join(words) + tail
+
+
+def _check(engine: str, spec: JobSpec) -> None:
+    if spec.shards < 1:
+        raise UsageError(f"shards is at least 1, not {spec.shards}")
+    if spec.split not in SPLITS:
+        raise UsageError(f"no split '{spec.split}'; {nearest(spec.split, SPLITS)}")
+    if any(word.startswith(("out=", "shard=")) for word in spec.overrides):
+        raise UsageError(
+            "`out` and `shard` are the job's own: name the bucket with --bucket and the number with --shards"
+        )
+    for name, url in {"out": spec.bucket, **spec.mounts}.items():
+        if not re.fullmatch(r"[a-z0-9_-]+", name):
+            raise UsageError(f"a mount is NAME=gs://BUCKET/FOLDER with NAME in small letters; got '{name}={url}'")
+        if not _BUCKET.fullmatch(url):
+            raise UsageError(f"a bucket is gs://NAME or gs://NAME/FOLDER, in small letters; got '{url}'")
+    if engine == "jobset" and not spec.image:
+        raise UsageError("a JobSet runs a container: name one that holds noisyjax with --image")
+    given = {"--bucket": spec.bucket, "--image": spec.image, **{f"--mount {n}": u for n, u in spec.mounts.items()}}
+    _no_placeholders(given | {f"'{word}'": word for word in spec.overrides})
+    if engine == "sky" and spec.tpu.generation.name == "tpu7x":
+        raise UsageError("SkyPilot does not know tpu7x: use --engine jobset, or another TPU")
+    if not _travels(spec.config):
+        raise UsageError(f"{spec.config} must be a relative path inside the folder that is sent, or a packaged config")
+    runs = load_runs(spec.config, spec.overrides)
+    if spec.split == "runs" and spec.shards > len(runs):
+        raise UsageError(f"{spec.shards} shards of {len(runs)} runs: take fewer, or split by questions")
+
+
+def _travels(config: str) -> bool:
+    """Whether a machine that was sent this folder, or that has the package alone, can read the config too."""
+    path = Path(config)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _no_placeholders(given: Mapping[str, str]) -> None:
+    for where, text in given.items():
+        if found := _PLACEHOLDER.search(text):
+            raise UsageError(f"{where}: '{found[0]}' in '{text}' looks like a placeholder; write what it stands for")
+
+
+# -- the files -----------------------------------------------------------------------------------------------------
+
+# Newer images keep pip from their own Python unless it is told twice.
+_SETUP = """\
+PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv
+python3 -m uv venv --quiet --allow-existing --python 3.13 .venv
+python3 -m uv pip install --quiet -p .venv/bin/python -c constraints.txt -e '.[tpu,hub]' gcsfs
+"""
+
+
+def _sky(spec: JobSpec) -> dict[str, Any]:
+    """A SkyPilot task; https://docs.skypilot.co has the fields. On a pod `run` runs on every host."""
+    resources: dict[str, Any] = {
+        "infra": "gcp",
+        "accelerators": f"tpu-{spec.tpu.name}",
+        "accelerator_args": {"runtime_version": spec.tpu.generation.runtime, "tpu_vm": True},
+        "use_spot": spec.spot,
+        "job_recovery": {"max_restarts_on_errors": 3},
+    }
+    envs = {} if spec.shards == 1 else {"envs": {"SHARD": "1"}}
+    # Mounts lie beside the folder that is sent, which is sent again at every start.
+    mounts = {"file_mounts": {f"~/{name}": url for name, url in spec.mounts.items()}} if spec.mounts else {}
+    links = "".join(f"ln -sfn ~/{name} {name}\n" for name in spec.mounts)
+    run = f". .venv/bin/activate\nexec {command(spec, '"$SHARD"')}\n"
+    task = {"name": spec.name, "workdir": ".", "resources": resources, **mounts, **envs}
+    return task | {"setup": _SETUP + links, "run": run}
+
+
+def _jobset(spec: JobSpec) -> dict[str, Any]:
+    """A JobSet (jobset.x-k8s.io/v1alpha2): a Job per shard, a pod per host of its slice.
+
+    A shard that fails is started again by itself; exit code 2, a request that is wrong, ends the whole set.
+    """
+    rules = [
+        {"name": "wrongRequest", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
+        {"name": "oneShardAgain", "action": "RestartJob"},
+    ]
+    job = {
+        "parallelism": spec.tpu.hosts,
+        "completions": spec.tpu.hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": "noisyjax", "operator": "In", "values": [2]},
+                }
+            ]
+        },
+        "template": _pod(spec),
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": spec.name,
+            # One slice is one node pool, and no two shards may share it.
+            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
+        },
+        "spec": {
+            "failurePolicy": {"maxRestarts": RESTARTS, "rules": rules},
+            "replicatedJobs": [{"name": "shard", "replicas": spec.shards, "template": {"spec": job}}],
+        },
+    }
+
+
+def _pod(spec: JobSpec) -> dict[str, Any]:
+    """The pod template: metadata and spec. Buckets are mounted by GKE's Cloud Storage FUSE driver."""
+    index = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
+    links = "".join(f"ln -sfn /mnt/{name} {name} && " for name in spec.mounts)
+    container: dict[str, Any] = {
+        "name": "noisyjax",
+        "image": spec.image,
+        "command": ["bash", "-c", f"{links}exec {command(spec, '"$((SHARD_INDEX + 1))"')}"],
+        "env": [{"name": "SHARD_INDEX", "valueFrom": {"fieldRef": {"fieldPath": index}}}],
+        "resources": {"limits": {"google.com/tpu": spec.tpu.chips_per_host}},
+    }
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": spec.tpu.generation.gke,
+        "cloud.google.com/gke-tpu-topology": spec.tpu.shape,
+    }
+    if spec.spot:
+        selector["cloud.google.com/gke-spot"] = "true"
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        # A spot machine has 30 seconds from the notice to its end; the run stores what is done and stops within them.
+        "terminationGracePeriodSeconds": 25,
+        "nodeSelector": selector,
+        "containers": [container],
+    }
+    if not spec.mounts:
+        return {"spec": pod}
+    container["volumeMounts"] = [{"name": name, "mountPath": f"/mnt/{name}", "readOnly": True} for name in spec.mounts]
+    pod["volumes"] = [{"name": name, "csi": _fuse(url)} for name, url in spec.mounts.items()]
+    return {"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}, "spec": pod}
+
+
+def _fuse(url: str) -> dict[str, Any]:
+    match = _BUCKET.fullmatch(url)
+    assert match is not None  # checked before
+    folder = (match[2] or "").strip("/")
+    options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
+    attributes = {"bucketName": match[1], "mountOptions": options}
+    return {"driver": "gcsfuse.csi.storage.gke.io", "readOnly": True, "volumeAttributes": attributes}
+
+
+def _head(engine: str, spec: JobSpec) -> str:
+    tpu = spec.tpu
+    lines = [
+        f"{spec.config} in {spec.shards} shards by {spec.split}, "
+        f"each on {tpu.name}: {tpu.chips} chips in {tpu.hosts} machines"
+    ]
+    if engine == "jobset":
+        lines += [f"kubectl apply -f FILE; kubectl get jobset {spec.name} shows how far it is"]
+    elif spec.shards == 1:
+        lines += ["sky jobs launch --yes FILE"]
+    else:
+        launch = f"sky jobs launch --yes --detach-run --name {spec.name}-$i --env SHARD=$i FILE"
+        lines += [f"for i in $(seq {spec.shards}); do {launch}; done"]
+    lines += [f"noisyjax report {spec.out}"]
+    return "".join(f"# {line}\n" for line in lines)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as blocks, so that a person can read them."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
