@@ -42,6 +42,7 @@ lint: .venv/.dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	.venv/bin/shellcheck -x tpu_scripts/*.sh
 
 bench: .venv/.parity
 	$(PY) -m benchmarks
