@@ -93,13 +93,16 @@ def run_ours() -> None:
             "import toy\ndef reward(sample):\n    return toy.reward(sample.completion)\n"
         )
         sys.path.insert(0, scratch)
+        # As the peers are set: room for these prompts and no longer ones, no gradient checkpointing.
+        prompt = {"ask_reference": False, "max_prompt_tokens": toy.PROMPT_TOKENS}
+        row = toy.PROMPT_TOKENS + toy.SAMPLES * toy.NEW_TOKENS
         config = GrpoConfig.model_validate(
             {
                 "out": str(folder / "run"),
                 "model": folder / "model",
                 "steps": toy.STEPS,
                 "prompts": toy.PROMPTS,
-                "data": {"files": [str(folder / "data.jsonl")], "shuffle": False, "prompt": {"ask_reference": False}},
+                "data": {"files": [str(folder / "data.jsonl")], "shuffle": False, "prompt": prompt},
                 "rollout": {"samples": toy.SAMPLES, "max_tokens": toy.NEW_TOKENS, "slots": 32, "ignore_eos": True},
                 "reward": {
                     "combination": "outcome",
@@ -109,7 +112,7 @@ def run_ours() -> None:
                 },
                 "loss": {"beta": toy.BETA},
                 "optimizer": {"learning_rate": toy.LEARNING_RATE},
-                "update": {"dtype": "float32", "row_tokens": 8192, "batch_tokens": 8192},
+                "update": {"dtype": "float32", "remat": "none", "row_tokens": row, "batch_tokens": toy.PROMPTS * row},
                 "log": {"tensorboard": False, "samples_every": 0},
             }
         )

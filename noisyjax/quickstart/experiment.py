@@ -1,6 +1,6 @@
 """Every arm, start and seed of the tiny world on the same fresh questions, and what is found, as tables.
 
-python -m noisyjax.quickstart.experiment OUT [--steps 200] [--questions 800] [--seeds 0,1,2] [--starts sparse,strong]
+python -m noisyjax.quickstart.experiment OUT [--steps 200] [--questions 400] [--seeds 0,1,2] [--starts sparse,strong]
     [--eval-seed 1000] [--part 0/2] [--tables]
 
 Run again, it goes on where it was; several processes may take a part each; `--tables` only reads what is there. The
@@ -20,17 +20,17 @@ import typer
 from noisyjax.chat.reference import parse_references
 from noisyjax.config import load
 from noisyjax.errors import NoisyjaxError
-from noisyjax.evaluate import evaluator
+from noisyjax.evaluate import EvalConfig, evaluate, evaluator
 from noisyjax.evaluate.results import RunResults, load_results
 from noisyjax.judge.matching import match_facts
 from noisyjax.quickstart.arms import ALL, OR, Arm
 from noisyjax.report import words
 from noisyjax.scoring import CellValues, Interval, summarise
-from noisyjax.train import GrpoConfig, SftConfig, train_grpo, train_sft
+from noisyjax.train import Evaluate, GrpoConfig, SftConfig, train_grpo, train_sft
 from noisyjax.world import start_model, write_world
 from noisyjax.world.files import write_eval
 
-NONE, SFT = "None", "SFT on noise"
+NONE, SFT = "none", "SFT on noise"
 SETTINGS = ("ND", "RD", "RC", "HN")
 MEAN = "mean"
 SFT_BATCH = 32
@@ -44,11 +44,11 @@ class Plan:
     starts: tuple[str, ...] = ("sparse", "strong")
     seeds: tuple[int, ...] = (0, 1, 2)
     steps: int = 200
-    questions: int = 800
+    questions: int = 400
     eval_seed: int = 1000
 
-    def folder(self, start: str, arm: str, seed: int) -> Path:
-        return self.out / start / f"{arm}-{seed}"
+    def folder(self, start: str, arm: str, seed: int | None = None) -> Path:
+        return self.out / start / (arm if seed is None else f"{arm}-{seed}")
 
     def jobs(self) -> Iterator[tuple[str, Arm | None, int]]:
         """(start, arm or None for SFT, seed); all arms of a seed before the next, so that a stop leaves whole seeds."""
@@ -64,6 +64,9 @@ def run(plan: Plan, part: int = 0, parts: int = 1) -> None:
     for seed in plan.seeds:
         if not (plan.out / f"world-{seed}").exists():
             write_world(plan.out / f"world-{seed}", seed, 4, mixes=("grpo", "noise"))
+    for start in plan.starts:
+        words = [f"engine.model={start_model(start)}", f"bench.data={plan.out / 'eval'}"]
+        evaluate(load(EvalConfig, "sweeps/tiny_world", [*words, f"out={plan.folder(start, NONE)}"]))
     jobs = list(plan.jobs())
     for number, (start, arm, seed) in list(enumerate(jobs, start=1))[part::parts]:
         typer.echo(f"[{number}/{len(jobs)}] {start}, {SFT if arm is None else arm.name}, seed {seed}")
@@ -89,10 +92,15 @@ def train(plan: Plan, start: str, arm: Arm | None, seed: int) -> None:
     ]
     if arm:
         rl = load(GrpoConfig, "train/world_grpo", [*same, *arm.words])
-        train_grpo(rl, lambda learner: evaluator(rl, learner))
+        train_grpo(rl, lambda learner: _in_the_end(evaluator(rl, learner)))
     else:
         sft = load(SftConfig, "train/world_strong", [*same, f"batch={SFT_BATCH}"])
-        train_sft(sft, lambda learner: evaluator(sft, learner))
+        train_sft(sft, lambda learner: _in_the_end(evaluator(sft, learner)))
+
+
+def _in_the_end(measure: Evaluate) -> Evaluate:
+    """Evaluation without the one before the first step: that is the arm None, the same for all."""
+    return lambda tree, step: measure(tree, step) if step else {}
 
 
 # -- tables --------------------------------------------------------------------------------------------------------
@@ -100,13 +108,13 @@ def train(plan: Plan, start: str, arm: Arm | None, seed: int) -> None:
 
 def measured(plan: Plan, start: str, arm: str, *, exact: bool) -> Mapping[str, list[CellValues]]:
     """Setting -> per seed that is there, accuracy by question, or with `exact` whether its reference was exact."""
+    if arm == NONE:
+        runs = [plan.folder(start, NONE)]
+    else:
+        runs = [end for seed in plan.seeds for end in (plan.folder(start, arm, seed) / "eval").glob("step-*")]
     found: dict[str, list[CellValues]] = {}
-    for seed in plan.seeds:
-        folder = plan.folder(start, OR.folder if arm == NONE else arm, seed) / "eval"
-        steps = sorted(folder.glob("step-*"))
-        if len(steps) < 2:  # the run has no end yet
-            continue
-        results = load_results(str(steps[0 if arm == NONE else -1]))
+    for run in runs:
+        results = load_results(str(run))
         for cell in results.cells:
             values = exact_references(results, cell.setting) if exact else results.values(cell)
             found.setdefault(cell.setting, []).append(values)
@@ -132,7 +140,7 @@ def exact_references(results: RunResults, setting: str) -> CellValues:
 def table(plan: Plan, start: str, *, exact: bool) -> str:
     """Markdown, a row per arm: the mean over seeds and questions in percent, its 95 % interval over questions, and its
     change relative to OR, paired by question; in the end the mean of the four settings for each seed."""
-    names = {NONE: NONE, "sft": SFT} | {arm.folder: arm.name for arm in ALL}
+    names = {NONE: "None", "sft": SFT} | {arm.folder: arm.name for arm in ALL}
     cells, spread = [], {}
     for folder, name in names.items():
         found = measured(plan, start, folder, exact=exact)
@@ -174,7 +182,7 @@ def main(
     starts: Annotated[str, typer.Option(help="Starts, by comma.")] = "sparse,strong",
     seeds: Annotated[str, typer.Option(help="Seeds, by comma.")] = "0,1,2",
     steps: Annotated[int, typer.Option(help="GRPO steps.")] = 200,
-    questions: Annotated[int, typer.Option(help="Held-out questions, in four settings each.")] = 800,
+    questions: Annotated[int, typer.Option(help="Held-out questions, in four settings each.")] = 400,
     eval_seed: Annotated[int, typer.Option(help="Of the evaluation questions.")] = 1000,
     part: Annotated[str, typer.Option(help="This process's share of the runs: 0/2, 1/2.")] = "0/1",
     only_tables: Annotated[bool, typer.Option("--tables", help="Train nothing; read what is there.")] = False,
