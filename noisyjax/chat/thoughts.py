@@ -18,6 +18,21 @@ code of the *answer* it is text. Inside a thought a fence protects nothing, sinc
 | tag inside code                | ``write `</think>` here``          | no     | (empty) | the whole text  | none   |
 | none                           | `b`                                | no     | (empty) | `b`             | none   |
 
+gpt-oss writes messages in channels (harmony), each with a header; `A`, `C` and `F` stand for the headers of analysis,
+commentary and final, `E` for `<|end|>`. Only the last final message is the answer:
+
+| shape                     | text         | thought | answer | state  |
+|---------------------------|--------------|---------|--------|--------|
+| thought and answer        | `AaEFb`      | `a`     | `b`    | closed |
+| answer alone              | `Fb`         | (empty) | `b`    | closed |
+| cut in the thought        | `Aa`         | `a`     | (none) | open   |
+| a remark between          | `AaECbEFc`   | `ab`    | `c`    | closed |
+| a tool is called          | `AaECb`      | `ab`    | (none) | open   |
+| thinks again, cut         | `FaEAb`      | `ab`    | (none) | open   |
+| two answers               | `FaEFb`      | `a`     | `b`    | closed |
+| answer ended, header cut  | `FaE` + half | (empty) | `a`    | closed |
+| no header                 | `a`          | (empty) | `a`    | none   |
+
 Nothing is lost but tags: `thought + (answer or "")` is the text without the tags that counted. Nothing is stripped,
 so a caller that wants a trimmed answer trims it. (The table's `\\n` is a line break: an opener without a close after
 it counts only at the start of a line.)
@@ -31,22 +46,31 @@ from enum import StrEnum
 
 @dataclass(frozen=True)
 class ThoughtTags:
-    """How a model family marks its thoughts: two regular expressions, and the control tokens that they are made of."""
+    """How a model family marks its thoughts: two regular expressions, and the control tokens that they are made of.
+
+    tail: what a text may end with that is none of it. inline: an opener counts wherever it stands in a line.
+    """
 
     open: str
     close: str
     tokens: tuple[str, ...]
+    tail: str = r"(?!)"
+    inline: bool = False
 
 
+_HEADER = (
+    r"(?:<\|end\|>)?(?:<\|start\|>assistant)?(?: to=[^<]*)?<\|channel\|>{}[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>"
+)
 FAMILIES: dict[str, ThoughtTags] = {
     "think": ThoughtTags(r"<think>", r"</think>", ("<think>", "</think>")),
     "mistral": ThoughtTags(r"\[THINK\]", r"\[/THINK\]", ("[THINK]", "[/THINK]")),
     "seed": ThoughtTags(r"<seed:think>", r"</seed:think>", ("<seed:think>", "</seed:think>")),
-    # gpt-oss writes channels: all that comes before the last `final` header is thought.
     "harmony": ThoughtTags(
-        r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<]*<\|message\|>",
-        r"(?:<\|end\|>)?(?:<\|start\|>assistant)?<\|channel\|>final[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>",
+        _HEADER.format("(?:analysis|commentary)"),
+        _HEADER.format("final"),
         ("<|start|>", "<|end|>", "<|channel|>", "<|constrain|>", "<|message|>"),
+        tail=r"<\|end\|>(?:<\|start\|>[^<]*(?:<\|channel\|>[^<]*)?)?\Z",
+        inline=True,
     ),
 }
 THINK = FAMILIES["think"]
@@ -96,8 +120,8 @@ def split(text: str, opened_by_prompt: bool = False, tags: ThoughtTags = THINK) 
     if not seen:
         return Thoughts("", text, ThoughtState.NONE)
     if inside or opener is not None:
-        return Thoughts(_without_tags(text, tags), None, ThoughtState.OPEN)
-    return Thoughts(_without_tags(text[:start], tags), text[start:], ThoughtState.CLOSED)
+        return Thoughts(_without_tags(re.sub(tags.tail, "", text), tags), None, ThoughtState.OPEN)
+    return Thoughts(_without_tags(text[:start], tags), re.sub(tags.tail, "", text[start:]), ThoughtState.CLOSED)
 
 
 def split_ids(
@@ -137,7 +161,7 @@ def _next_tags(
         return None, close_re.search(text, start)
     quoted = _quoted(text, start)
     opener = next(
-        (m for m in re.compile(tags.open).finditer(text, start) if _begins_block(text, start, m, quoted)), None
+        (m for m in re.compile(tags.open).finditer(text, start) if _begins_block(text, start, m, quoted, tags)), None
     )
     close = next((m for m in close_re.finditer(text, start) if not _within(m, quoted)), None)
     if opener is not None and (close is None or opener.start() < close.start()):
@@ -159,9 +183,11 @@ def _within(match: re.Match[str], spans: list[tuple[int, int]]) -> bool:
     return any(a <= match.start() and match.end() <= b for a, b in spans)
 
 
-def _begins_block(text: str, start: int, match: re.Match[str], quoted: list[tuple[int, int]]) -> bool:
+def _begins_block(
+    text: str, start: int, match: re.Match[str], quoted: list[tuple[int, int]], tags: ThoughtTags
+) -> bool:
     line = text[max(start, text.rfind("\n", 0, match.start()) + 1) : match.start()]
-    return not line.strip() and not _within(match, quoted)
+    return (tags.inline or not line.strip()) and not _within(match, quoted)
 
 
 def _without_tags(text: str, tags: ThoughtTags) -> str:

@@ -21,7 +21,7 @@ import jinja2
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
-from noisyjax.chat import thoughts
+from noisyjax.chat import harmony, thoughts
 from noisyjax.errors import UsageError
 
 if TYPE_CHECKING:  # it takes seconds to import, and a mistake in a config is to be told at once
@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # it takes seconds to import, and a mistake in a config is to
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MARK = "\U0010fffdrun\U0010fffc"
+_HIDDEN = "\U0010fffdcontrol"
+"""How the names that control tokens go by begin. None may begin with the mark: text behind it would complete them."""
 TEMPLATE_DATE = date(2024, 7, 26)
 """What templates that print today's date are given: the date on which Llama's own templates fall back."""
 
@@ -82,7 +84,12 @@ class ChatTokenizer:
         self.adds_bos = self.bos_id is not None and self.hf("x")["input_ids"][:1] == [self.bos_id]
         self.cuttable = self._splits_at_line_starts()
         tokenizer_eos = () if hf.eos_token_id is None else (hf.eos_token_id,)
-        self.stop_ids: tuple[int, ...] = tuple(sorted({*tokenizer_eos, *eos_ids, *self._end_of_turn()}))
+        stops = {*tokenizer_eos, *eos_ids, *self._end_of_turn()}
+        if self.thought_tags is harmony.TAGS:
+            stops |= {self.controls[text].id for text in harmony.STOPS if text in self.controls}
+        # What ends a thought ends no turn, whoever lists it.
+        stops -= {self.controls[text].id for text in spoken if text in self.controls}
+        self.stop_ids: tuple[int, ...] = tuple(sorted(stops))
 
     @classmethod
     def load(
@@ -104,6 +111,8 @@ class ChatTokenizer:
         template = hf.chat_template if chat_template is None else _read_template(Path(chat_template))
         if isinstance(template, dict):
             template = template.get("default")
+        if template is None and thoughts.family_of(hf.get_added_vocab()) == "harmony":
+            template = harmony.template()
         if template is None and require_template:
             raise UsageError(_no_template(str(folder)))
         return cls(hf, name=str(folder), template=template, eos_ids=_configured_eos(folder), today=today)
@@ -120,9 +129,13 @@ class ChatTokenizer:
         """The template's text for messages of `role` and `content`. Raises UsageError with the template's own words."""
         if self.template is None:
             raise UsageError(_no_template(self.name))
+        told = [dict(m) for m in messages]
+        if self.thought_tags is harmony.TAGS:
+            harmony.check(template_kwargs)
+            told = harmony.with_thoughts(messages)
         try:
             text = self.hf.apply_chat_template(
-                [dict(m) for m in messages],
+                told,
                 tokenize=False,
                 chat_template=self.template,
                 add_generation_prompt=add_generation_prompt,
@@ -164,7 +177,7 @@ class ChatTokenizer:
         return self._run(text, first, follow)
 
     def _encode_run(self, text: str, first: bool, follow: str) -> Encoded:
-        if _MARK in text:
+        if _MARK in text or _HIDDEN in text:
             raise UsageError("a text holds the private mark of the tokenizer wrapper; remove U+10FFFD from it")
         lead = "" if first else _MARK
         # JSON data can hold lone surrogates, which no tokenizer takes; one character each, so that offsets stay.
@@ -287,7 +300,7 @@ def _without_controls(backend: Tokenizer, controls: Mapping[str, Control], name:
     state.update(post_processor=None, truncation=None, padding=None)
     model = state["model"]
     unknown = model.get("unk_token")
-    private = {text: f"{_MARK}{i}" for i, text in enumerate(controls) if text != unknown}
+    private = {text: f"{_HIDDEN}{i}\U0010fffc" for i, text in enumerate(controls) if text != unknown}
     state["added_tokens"] = [
         {**t, "content": private.get(t["content"], t["content"])}
         for t in state["added_tokens"]

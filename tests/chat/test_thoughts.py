@@ -120,7 +120,7 @@ def test_families():
         ("<|channel|>analysis<|message|>hm", "hm", None),
         (
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>x",
-            "hm<|end|>x",
+            "hmx",
             None,
         ),
         (
@@ -128,6 +128,9 @@ def test_families():
             "hm",
             "{}",
         ),
+        ("<|channel|>final<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b", "ab", None),
+        ("<|channel|>final<|message|>a<|end|><|start|>assistant<|channel|>fin", "", "a"),
+        ("a", "", "a"),
     ],
 )
 def test_harmony_channels(text, thought, answer):

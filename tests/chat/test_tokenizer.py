@@ -169,6 +169,12 @@ def test_thought_markers_of_harmony_survive_decoding(tmp_path, folders):
     assert (thoughts.thought, thoughts.answer) == ("hm", "4")
 
 
+def test_a_digit_behind_a_control_token_stays(tokenizer: ChatTokenizer):
+    """Control tokens are numbered inside; the number of one is not to be completed by the text."""
+    for text in [str(i) for i in range(len(tokenizer.controls) + 1)]:
+        assert tokenizer.decode_raw(tokenizer.encode_run(text, first=False).ids).strip() == text
+
+
 def test_cutting_at_line_starts_is_only_allowed_where_it_changes_nothing(tokenizers):
     assert {n: t.cuttable for n, t in tokenizers.items()} == {
         "qwen3": True, "llama3": True, "smol": True, "sentencepiece": False,
