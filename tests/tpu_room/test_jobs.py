@@ -1,0 +1,166 @@
+"""Job files: deterministic, valid by the schema of their engine, and with commands that a shell reads as meant."""
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from noisyjax.cli import main
+from noisyjax.errors import UsageError
+from noisyjax.evaluate import load_runs
+from noisyjax.tpu.jobs import JobSpec, job_file
+
+SCHEMAS = Path(__file__).parent
+SOUND = {"bucket": "gs://acme-runs/sweeps", "image": "europe-docker.pkg.dev/acme/noisyjax:1"}
+
+
+def spec(**changes) -> JobSpec:
+    return JobSpec(**{"config": "sweeps/table2", "overrides": ("bench.data=hub",), **SOUND, **changes})
+
+
+def schema(engine: str) -> dict:
+    return json.loads((SCHEMAS / f"{engine}.schema.json").read_text())
+
+
+CASES = [
+    {},
+    {"shards": 7, "split": "runs", "accelerator": "v5p-32"},
+    {"shards": 4, "spot": True, "accelerator": "v5e-16", "mounts": {"weights": "gs://acme-w/a", "data": "gs://acme-d"}},
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("engine", ["sky", "jobset"])
+def test_files_are_valid_and_the_same_every_time(engine, case):
+    text = job_file(engine, spec(**case))
+    assert text == job_file(engine, spec(**case))
+    jsonschema.validate(yaml.safe_load(text), schema(engine))
+
+
+@pytest.mark.parametrize("engine", ["sky", "jobset"])
+def test_the_schema_would_find_a_wrong_key(engine):
+    made = yaml.safe_load(job_file(engine, spec()))
+    for wrong in (made | {"rum": "x"}, {k: v for k, v in made.items() if k not in ("run", "spec")}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema(engine))
+
+
+def test_a_sky_file():
+    made = yaml.safe_load(job_file("sky", spec(**CASES[2])))
+    assert made["name"] == "noisyjax-table2"
+    assert made["resources"]["accelerators"] == "tpu-v5litepod-16"
+    assert made["resources"]["accelerator_args"]["runtime_version"] == "v2-alpha-tpuv5-lite"
+    assert made["resources"]["use_spot"] is True
+    assert made["file_mounts"] == {"~/weights": "gs://acme-w/a", "~/data": "gs://acme-d"}
+    assert "ln -sfn ~/weights weights\nln -sfn ~/data data\n" in made["setup"]
+
+
+def test_a_jobset():
+    made = yaml.safe_load(job_file("jobset", spec(**CASES[2])))
+    (replicated,) = made["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    pod = job["template"]["spec"]
+    assert replicated["replicas"] == 4
+    assert (job["parallelism"], job["completions"]) == (4, 4)  # the hosts of a v5litepod-16
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "4x4",
+        "cloud.google.com/gke-spot": "true",
+    }
+    assert pod["containers"][0]["resources"] == {"limits": {"google.com/tpu": 4}}
+    attributes = {v["name"]: v["csi"]["volumeAttributes"] for v in pod["volumes"]}
+    assert attributes["weights"] == {"bucketName": "acme-w", "mountOptions": "implicit-dirs,only-dir=a"}
+    assert attributes["data"] == {"bucketName": "acme-d", "mountOptions": "implicit-dirs"}
+
+
+def words_of(engine: str, made: dict, index: int, folder: Path) -> list[str]:
+    """The words that `noisyjax` is really called with on the machine that has this index, from 0."""
+    (folder / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
+    (folder / ".venv" / "bin" / "activate").write_text("")
+    (folder / "noisyjax").write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+    (folder / "noisyjax").chmod(0o755)
+    env = {"PATH": f"{folder}:/usr/bin:/bin"}
+    if engine == "sky":
+        text, env["SHARD"] = made["run"], str(index + 1)
+    else:
+        job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+        *shell, text = job["template"]["spec"]["containers"][0]["command"]
+        assert shell == ["bash", "-c"]
+        env["SHARD_INDEX"] = str(index)
+    done = subprocess.run(["bash", "-c", text], cwd=folder, env=env, capture_output=True, text=True, check=True)
+    return done.stdout.split("\0")[:-1]
+
+
+@pytest.mark.parametrize("engine", ["sky", "jobset"])
+@pytest.mark.parametrize(("split", "option"), [("questions", ["shard=3/4"]), ("runs", ["--share", "3/4"])])
+def test_every_machine_takes_its_share(engine, split, option, tmp_path):
+    words = ("bench.data=hub", 'sampling.stop=["a b", "$HOME"]')
+    made = yaml.safe_load(job_file(engine, spec(overrides=words, shards=4, split=split)))
+    called = words_of(engine, made, 2, tmp_path)
+    assert called == [
+        "eval", "sweeps/table2", *words, "out=gs://acme-runs/sweeps/table2", "--no-table", *option
+    ]  # fmt: skip
+    given = [w for w in called[2:] if "=" in w and not w.startswith("--")]
+    share = called[-1] if split == "runs" else None
+    runs = load_runs(called[1], given, share)
+    assert {r.shard for r in runs} == {"3/4" if split == "questions" else None}
+    assert all(r.out.startswith("gs://acme-runs/sweeps/table2/Qwen3-4B/") for r in runs[:2])
+
+
+def test_one_machine_takes_all(tmp_path):
+    made = yaml.safe_load(job_file("sky", spec()))
+    assert words_of("sky", made, 0, tmp_path)[-1] == "--no-table"
+    assert "envs" not in made
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "said"),
+    [
+        ("skyy", {}, "no engine 'skyy'; did you mean 'sky'?"),
+        ("sky", {"bucket": "s3://acme"}, "a bucket is gs://NAME"),
+        ("sky", {"bucket": "runs/x"}, "got 'runs/x'"),
+        ("sky", {"bucket": ""}, "got ''"),
+        ("sky", {"bucket": "gs://BUCKET/x"}, "got 'gs://BUCKET/x'"),
+        ("sky", {"bucket": "gs://my-bucket/x"}, "'my-' in 'gs://my-bucket/x' looks like a placeholder"),
+        ("jobset", {"image": ""}, "name one that holds noisyjax with --image"),
+        ("jobset", {"image": "gcr.io/PROJECT/noisyjax"}, "--image: 'PROJECT'"),
+        ("sky", {"overrides": ("bench.data=<dir>",)}, "looks like a placeholder"),
+        ("sky", {"overrides": ("out=gs://x/y",)}, "`out` and `shard` are the job's own"),
+        ("sky", {"overrides": ("bench.dataa=hub",)}, "did you mean 'data'?"),
+        ("sky", {"config": "sweeps/tabel2"}, "did you mean 'sweeps/table2'?"),
+        ("sky", {"config": "/home/me/sweep.yaml"}, "must be a relative path"),
+        ("sky", {"config": "../sweep.yaml"}, "must be a relative path"),
+        ("sky", {"shards": 26, "split": "runs"}, "26 shards of 25 runs"),
+        ("sky", {"shards": 0}, "shards is at least 1"),
+        ("sky", {"split": "run"}, "did you mean 'runs'?"),
+        ("sky", {"accelerator": "tpu7x-8"}, "use --engine jobset"),
+        ("sky", {"mounts": {"a/b": "gs://acme-w"}}, "a mount is NAME=gs://"),
+        ("sky", {"mounts": {"weights": "w"}}, "a bucket is gs://NAME"),
+    ],
+)
+def test_bad_input_gets_one_readable_error(engine, changes, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        job_file(engine, spec(**changes))
+
+
+def test_a_topology_that_does_not_exist_gets_the_known_ones():
+    with pytest.raises(UsageError, match=r"'v6e-12' does not exist; known: v6e-1 \(1x1\), .*v6e-16 \(4x4\)"):
+        spec(accelerator="v6e-12")
+
+
+def test_the_command_writes_the_file(tmp_path, capsys):
+    line = "tpu jobs sweeps/table1 bench.data=hub --engine jobset --bucket gs://acme-runs --image a/b --mount w=gs://acme-w/x"
+    out = tmp_path / "job.yaml"
+    for words in (shlex.split(line), [*shlex.split(line), "--out", str(out)]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0
+    printed, said = capsys.readouterr().out.rsplit("wrote ", 1)
+    assert out.read_text() == printed
+    assert said == f"{out}\n"
+    assert printed.startswith("# sweeps/table1 in 1 shards by questions, each on v6e-8: 8 chips in 1 machines\n")
