@@ -7,7 +7,8 @@ import numpy as np
 from benchmarks.line import Line, alternate, seconds
 from benchmarks.training import toy_config
 from noisyjax.models import init_params
-from noisyjax.train.objective.losses import LossConfig, policy_loss
+from noisyjax.train.objective.config import LossConfig
+from noisyjax.train.objective.losses import policy_loss
 from noisyjax.train.step.config import OptimizerConfig, UpdateConfig
 from noisyjax.train.step.optimizer import optimizer
 from noisyjax.train.step.rows import Group, Response
