@@ -168,6 +168,7 @@ def cases() -> list[ModelConfig]:
         config_from_hf(hf("qwen3_moe")),
         config_from_hf(hf("qwen3_moe", norm_topk_prob=False, mlp_only_layers=[1], attention_bias=True)),
         config_from_hf(hf("qwen3_moe", use_sliding_window=True, sliding_window=8)),
+        config_from_hf(hf("qwen3_moe", output_router_logits=True, router_aux_loss_coef=0.02)),
         config_from_hf(hf("gpt_oss")),
         config_from_hf(hf("gpt_oss", rope_scaling={"rope_type": "default"}, sliding_window=None)),
         config_from_hf(hf("gpt_oss", tie_word_embeddings=True, swiglu_limit=5.0, attention_bias=False)),
@@ -246,6 +247,22 @@ def test_qwen3_moe_defaults_are_those_of_the_upstream_class():
     """Weights are not made to sum to one unless the config says so; both spellings of the number of experts count."""
     spelt = hf("qwen3_moe", norm_topk_prob=None, num_experts=None, num_local_experts=16)
     assert config_from_hf(spelt).moe == MoeConfig(n_experts=16, top_k=2, d_ff=24, norm_topk=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "weight"),
+    [
+        ({}, 0.0),
+        ({"router_aux_loss_coef": 0.02}, 0.0),
+        ({"output_router_logits": True}, 0.001),
+        ({"output_router_logits": True, "router_aux_loss_coef": 0.02}, 0.02),
+        ({"output_router_logits": True, "router_aux_loss_coef": 0.0}, 0.0),
+    ],
+)
+def test_the_routers_loss_counts_where_it_is_switched_on(keys, weight):
+    cfg = config_from_hf(hf("qwen3_moe", **keys))
+    assert cfg.moe is not None
+    assert cfg.moe.aux_coefficient == weight
 
 
 def test_gpt_oss():

@@ -13,9 +13,11 @@ import pytest
 from noisyjax.models import MoeConfig
 from noisyjax.models.moe import (
     Experts,
+    Packed,
     experts,
     gated,
-    load_balancing_loss,
+    load,
+    pull,
     route,
     router_logits,
     tile_rows,
@@ -132,22 +134,38 @@ def test_bfloat16_experts_keep_their_type():
     np.testing.assert_allclose(y.astype(jnp.float32), expected, atol=0.05 * float(jnp.abs(expected).max()))
 
 
+def balance(logit_lne: jax.Array, top_k: int, times_n: jax.Array | None = None) -> jax.Array:
+    """Of all layers together."""
+    times_n = jnp.ones(logit_lne.shape[1]) if times_n is None else times_n.astype(jnp.float32)
+    whole = jax.tree.map(lambda *parts: sum(parts), *(load(logit_ne, top_k, times_n) for logit_ne in logit_lne))
+    return pull(whole) @ whole.prob_e
+
+
 def test_balance_by_hand():
     """Two tokens, two experts, one choice each: shares (1, 0) with probabilities (.75, .25), and so on."""
     logits = jnp.log(jnp.asarray([[[3.0, 1.0], [3.0, 1.0]]]))
-    assert load_balancing_loss(logits, 1) == pytest.approx(2 * 0.75)
+    assert balance(logits, 1) == pytest.approx(2 * 0.75)
     both = jnp.log(jnp.asarray([[[3.0, 1.0], [1.0, 3.0]]]))
-    assert load_balancing_loss(both, 1) == pytest.approx(2 * (0.5 * 0.5 + 0.5 * 0.5))
+    assert balance(both, 1) == pytest.approx(2 * (0.5 * 0.5 + 0.5 * 0.5))
     padded = jnp.concatenate([logits, jnp.log(jnp.asarray([[[1.0, 99.0]]]))], 1)
-    assert load_balancing_loss(padded, 1, jnp.asarray([True, True, False])) == pytest.approx(2 * 0.75)
-    assert load_balancing_loss(jnp.zeros((3, 4, 8)), 2) == pytest.approx(2.0)
-    assert np.isfinite(load_balancing_loss(both, 1, jnp.zeros(2, bool)))
+    assert balance(padded, 1, jnp.asarray([True, True, False])) == pytest.approx(2 * 0.75)
+    assert balance(both, 1, jnp.asarray([2, 1])) == pytest.approx(2 * (2 / 3 * (1.75 / 3) + 1 / 3 * (1.25 / 3)))
+    assert balance(jnp.zeros((3, 4, 8)), 2) == pytest.approx(2.0)
+    assert np.isfinite(balance(both, 1, jnp.zeros(2, bool)))
 
 
 def test_balance_pulls_towards_balance():
     logits = random(2, 50, 4) + jnp.asarray([2.0, 0.0, 0.0, 0.0])
-    pull = jax.grad(lambda x: load_balancing_loss(x, 2))(logits)
-    assert pull[..., 0].sum() > 0 > pull[..., 1:].sum()
+    slope = jax.grad(lambda x: balance(x, 2))(logits)
+    assert slope[..., 0].sum() > 0 > slope[..., 1:].sum()
+
+
+def test_packed_experts_have_no_gradient():
+    packed = Packed(jnp.zeros((2, 32, 1, 16), jnp.uint8), jnp.zeros((2, 32, 1), jnp.uint8))
+    cfg, x_nd = MoeConfig(n_experts=2, top_k=1, d_ff=32, norm_topk=True), random(3, 32)
+    chosen = jnp.zeros((3, 1), jnp.int32)
+    with pytest.raises(TypeError, match="keep_quantised"):
+        jax.grad(lambda x: experts(x, jnp.ones((3, 1)), chosen, Experts(packed, packed, packed), cfg).sum())(x_nd)
 
 
 @pytest.mark.parametrize(("rows", "groups"), itertools.product((1, 64, 4096), (4, 128)))
@@ -169,4 +187,4 @@ def test_balance_is_that_of_transformers(masked):
     theirs = load_balancing_loss_func(
         tuple(torch.tensor(np.asarray(x)) for x in logits), 8, 3, torch.tensor(mask) if masked else None
     )
-    assert load_balancing_loss(logits, 3, jnp.asarray(mask.reshape(-1))) == pytest.approx(float(theirs), rel=1e-5)
+    assert balance(logits, 3, jnp.asarray(mask.reshape(-1))) == pytest.approx(float(theirs), rel=1e-5)

@@ -188,6 +188,24 @@ def test_bfloat16_files(saved, tmp_path, case):
     assert 0 < rms(ours) <= 1.5 * rms(theirs)
 
 
+@pytest.mark.parametrize("case", ["qwen3_moe-mixed", "gpt_oss"])
+def test_the_balance_of_the_router(saved, case):
+    """Over all layers with experts and real tokens alone: the second row ends in padding."""
+    from noisyjax.models import moe
+
+    model, folder = saved(case)
+    ids, mask = ids_bt(2, TOKENS), np.ones((2, TOKENS), np.int32)
+    mask[1, 25:] = 0
+    with torch.inference_mode():
+        theirs = model(torch.tensor(ids), attention_mask=torch.tensor(mask), output_router_logits=True).aux_loss
+    loaded = load(folder)
+    for stacked in (True, False):
+        decoder = Decoder(loaded.cfg, loaded.params, stacked=stacked)
+        position = np.broadcast_to(np.arange(TOKENS), ids.shape)
+        _, load_e = decoder.hidden_and_load(*map(jnp.asarray, (ids, position, mask, mask, mask.astype(np.float32))))
+        assert float(moe.pull(load_e) @ load_e.prob_e) == pytest.approx(float(theirs), rel=1e-5)
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("with_source", [True, False])
 def test_an_export_reloads_in_transformers_unchanged(saved, tmp_path, case, with_source):

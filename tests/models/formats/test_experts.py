@@ -1,16 +1,31 @@
 """Experts in the forms that files have: a tensor each, joined, alternating and transposed, packed as MXFP4."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from noisyjax.models import PRESETS, CheckpointMismatch, MoeConfig, UnsupportedConfig, load, save
+from noisyjax.models import (
+    PRESETS,
+    CheckpointMismatch,
+    ModelError,
+    MoeConfig,
+    UnsupportedConfig,
+    config_to_hf,
+    init_params,
+    load,
+    param_specs,
+    save,
+)
+from noisyjax.models.decoder import Decoder, forward
 from noisyjax.models.families import file_names, mxfp4
 
 EXPERTS = "model.layers.{i}.mlp.experts."
@@ -164,6 +179,116 @@ def test_half_of_a_packed_tensor_is_missed(packed):
     with pytest.raises(CheckpointMismatch) as caught:
         load(folder)
     assert caught.value.mismatch.missing == (name,)
+
+
+def test_programs_unpack_what_the_table_says():
+    """Every byte with every scale whose numbers are in float32's normal range."""
+    scales = np.repeat(np.arange(2, 253, dtype=np.uint8)[:, None], 16, 1)
+    blocks = np.broadcast_to(np.arange(256, dtype=np.uint8).reshape(16, 16), (len(scales), 16, 16))
+    expected = mxfp4.unpack(blocks, scales)
+    for dtype in (jnp.bfloat16, jnp.float32):
+        got = np.asarray(jax.jit(mxfp4.unpacked, static_argnums=2)(blocks, scales, dtype))
+        np.testing.assert_array_equal(got, expected.astype(got.dtype))
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(expected))
+
+
+def expert_bytes(params) -> int:
+    weights = ("layers.moe.gate_", "layers.moe.up_", "layers.moe.down_")
+    return sum(x.nbytes for path, x in params.items() if path.startswith(weights) and "_bias_" not in path)
+
+
+def test_packed_experts_may_stay_packed(packed):
+    """Two numbers a byte and a scale for 32 of them: 17/64 of bfloat16, whatever type the rest is read as."""
+    cfg, folder, params = packed
+    kept = load(folder, keep_quantised=True)
+    assert kept.cfg == dataclasses.replace(cfg, quantised="mxfp4", dtype="bfloat16")
+    shapes = {path: spec.shape for path, spec in param_specs(kept.cfg).items()}
+    assert {path: x.shape for path, x in kept.params.items()} == shapes
+    assert {x.dtype.name for x in kept.params.values()} == {"bfloat16", "uint8"}
+    assert expert_bytes(kept.params) / expert_bytes(params) == 17 / 64
+    held = jax.tree.leaves(nnx.split(Decoder(kept.cfg, kept.params, stacked=False))[1])
+    assert sum(x.nbytes for x in held) == sum(x.nbytes for x in kept.params.values())
+    assert_same(
+        {path: kept.params[path] for path in params if path in kept.params},
+        {path: x for path, x in params.items() if path in kept.params},
+    )
+    wide = load(folder, dtype="float32", keep_quantised=True)
+    assert {x.dtype.name for x in wide.params.values()} == {"float32", "uint8"}
+    assert expert_bytes(wide.params) == expert_bytes(kept.params)
+
+
+@pytest.mark.parametrize(("dtype", "stacked"), [("float32", True), ("bfloat16", False)])
+def test_packed_experts_compute_what_numbers_do_to_the_last_bit(packed, dtype, stacked):
+    _, folder, _ = packed
+    ids = jnp.asarray(np.random.default_rng(1).integers(0, 64, (2, 30)))
+
+    def logits(**how):
+        model = load(folder, dtype=dtype, **how)
+        return jax.jit(lambda params, ids: forward(Decoder(model.cfg, params, stacked=stacked), ids))(model.params, ids)
+
+    numbers, kept = logits(), logits(keep_quantised=True)
+    assert np.abs(numbers).max() > 0.1
+    np.testing.assert_array_equal(kept, numbers)
+
+
+def test_packed_experts_become_numbers_one_at_a_time(tiny):
+    """The program never holds a layer of them, let alone all."""
+    numbers = tiny("gpt_oss", d_model=64, d_ff=64, moe=MoeConfig(32, 2, 64, True, bias=True, clamp=7.0))
+    cfg, drawn = dataclasses.replace(numbers, quantised="mxfp4"), init_params(numbers)
+    params = {
+        path: drawn[path] if path in drawn else jnp.full(spec.shape, 120, jnp.uint8)
+        for path, spec in param_specs(cfg).items()
+    }
+    run = jax.jit(lambda params, ids: forward(Decoder(cfg, params), ids))
+    used = run.lower(params, jnp.zeros((1, 16), jnp.int32)).compile().memory_analysis().temp_size_in_bytes
+    one_expert = 3 * 64 * 64 * 4
+    assert used < 8 * one_expert < 32 * one_expert
+
+
+@pytest.mark.parametrize("preset", ["fsdp", "tensor", "fsdp_tensor_expert"])
+def test_packed_experts_kept_packed_on_a_mesh(packed, preset):
+    _, folder, _ = packed
+    mesh = jax.make_mesh((2, 1, 4), ("fsdp", "expert", "tensor"))
+    assert_same(
+        load(folder, mesh, PRESETS[preset], keep_quantised=True).params, load(folder, keep_quantised=True).params
+    )
+
+
+def test_what_came_packed_leaves_packed(packed, tmp_path):
+    """Byte for byte, config.json included; and without a source too."""
+    _, folder, _ = packed
+    model = load(folder, keep_quantised=True)
+    save(model.params, model.cfg, tmp_path / "out", source=folder)
+    assert (tmp_path / "out/config.json").read_bytes() == (folder / "config.json").read_bytes()
+    assert_same(load_file(tmp_path / "out/model.safetensors"), load_file(folder / "model.safetensors"))
+    save(model.params, model.cfg, tmp_path / "alone")
+    assert json.loads((tmp_path / "alone/config.json").read_text())["quantization_config"]["quant_method"] == "mxfp4"
+    again = load(tmp_path / "alone", keep_quantised=True)
+    assert again.cfg == model.cfg
+    assert_same(again.params, model.params)
+
+
+def test_a_model_that_is_not_packed_stays_as_it_is(tiny, random_params, tmp_path):
+    cfg = tiny("gpt_oss")
+    save(random_params(cfg), cfg, tmp_path / "m")
+    assert load(tmp_path / "m", keep_quantised=True).cfg == cfg
+
+
+def test_what_cannot_be_held_packed(tiny, packed):
+    with pytest.raises(UnsupportedConfig, match="d_model 24 is no multiple of 32"):
+        tiny("gpt_oss", quantised="mxfp4")
+    with pytest.raises(UnsupportedConfig, match="models with experts: mxfp4"):
+        tiny("qwen3", quantised="mxfp4")
+    with pytest.raises(UnsupportedConfig, match="qwen3_moe model cannot be held as mxfp4"):
+        config_to_hf(tiny("qwen3_moe", d_model=32, moe=MoeConfig(4, 2, 32, True), quantised="mxfp4"))
+    cfg, folder, _ = packed
+    with pytest.raises(UnsupportedConfig, match="drawn as numbers"):
+        init_params(dataclasses.replace(cfg, quantised="mxfp4"))
+    name = EXPERTS.format(i=0) + "down_proj_scales"
+    edit_tensors(folder, lambda tensors: tensors.update({name: tensors[name].astype(np.float32)}))
+    for keep in (True, False):
+        with pytest.raises(ModelError, match=r"down_proj_scales .* is stored as F32; known: U8"):
+            load(folder, keep_quantised=keep)
 
 
 @pytest.mark.parametrize(("family", "method"), [("qwen3_moe", "mxfp4"), ("gpt_oss", "gptq")])
