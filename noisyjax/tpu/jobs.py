@@ -233,7 +233,7 @@ def _head(engine: str, spec: JobSpec) -> str:
     tpu = spec.tpu
     lines = [
         f"{spec.config} in {spec.shards} shards by {spec.split}, "
-        f"each on {tpu.name}: {tpu.chips} chips in {tpu.hosts} machines"
+        f"each on {tpu.name} (chips: {tpu.chips}, machines: {tpu.hosts})"
     ]
     if engine == "jobset":
         lines += [f"kubectl apply -f FILE; kubectl get jobset {spec.name} shows how far it is"]

@@ -14,11 +14,14 @@ from noisyjax.config import load
 from noisyjax.evaluate import EvalConfig, load_runs
 from noisyjax.quickstart.random_model import make_model
 from noisyjax.quickstart.run import WORDS
+from noisyjax.tpu.jobs import JobSpec, job_file
 from noisyjax.train import GrpoConfig, SftConfig
 
 REPO = Path(__file__).resolve().parents[2]
 README = (REPO / "README.md").read_text(encoding="utf-8")
-PAGES = {"README": README, "configuration": (REPO / "docs" / "configuration.md").read_text(encoding="utf-8")}
+PAGES = {"README": README} | {
+    name: (REPO / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("configuration", "tpu")
+}
 
 
 def commands(text: str) -> list[str]:
@@ -58,6 +61,10 @@ def test_commands_parse_and_their_configs_load(where, line):
         assert load_runs(params["config"], params["overrides"] or [], params["share"])
     elif name in ("grpo", "sft"):
         assert load({"grpo": GrpoConfig, "sft": SftConfig}[name], params["config"], params["overrides"] or []).steps
+    elif name == "jobs":
+        mounts = dict(word.split("=", 1) for word in params["mount"])
+        given = {key: params[key] for key in ("accelerator", "shards", "split", "spot", "bucket", "image")}
+        assert job_file(params["engine"], JobSpec(params["config"], tuple(params["overrides"]), **given, mounts=mounts))
     elif name in ("show", "validate"):
         load(BenchConfig, None, params["overrides"] or [])
 

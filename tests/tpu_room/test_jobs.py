@@ -163,4 +163,4 @@ def test_the_command_writes_the_file(tmp_path, capsys):
     printed, said = capsys.readouterr().out.rsplit("wrote ", 1)
     assert out.read_text() == printed
     assert said == f"{out}\n"
-    assert printed.startswith("# sweeps/table1 in 1 shards by questions, each on v6e-8: 8 chips in 1 machines\n")
+    assert printed.startswith("# sweeps/table1 in 1 shards by questions, each on v6e-8 (chips: 8, machines: 1)\n")

@@ -1,0 +1,57 @@
+"""docs/tpu.md: its scripts take the flags it shows, its job files are made, its table is that of the code."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from noisyjax.evaluate import SweepConfig
+from noisyjax.tpu import GENERATIONS
+
+REPO = Path(__file__).resolve().parents[2]
+PAGE = (REPO / "docs" / "tpu.md").read_text(encoding="utf-8")
+LINES = re.findall(r"^(tpu_scripts/\S+\.sh .*?)(?: {3,}#.*)?$", PAGE, re.MULTILINE)
+ENV = {"TPU_PROJECT": "acme-lab", "TPU_ZONE": "us-east5-b", "PATH": "/usr/bin:/bin"}
+
+
+def test_the_path_is_whole():
+    called = [shlex.split(line)[0].rsplit("/", 1)[1] for line in LINES]
+    path = ["create.sh", "setup.sh", "launch.sh", "status.sh", "tail.sh", "sync.sh", "delete.sh", "resume.sh"]
+    assert called[: len(path)] == path
+    assert sorted(set(path)) == sorted(p.name for p in (REPO / "tpu_scripts").glob("*.sh") if p.name != "common.sh")
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_scripts_take_these_words(line, tmp_path):
+    words = shlex.split(line)
+    if "resume.sh" in words[0]:  # it wants to know how the TPU was created
+        (tmp_path / ".tpu" / words[1]).mkdir(parents=True)
+        (tmp_path / ".tpu" / words[1] / "create").write_text("gcloud\0")
+    script = [str(REPO / words[0]), "--dry-run", *words[1:]]
+    done = subprocess.run(script, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_files_that_are_named_exist():
+    for name in re.findall(r"`?(tpu_scripts/[\w.]+)", PAGE):
+        assert (REPO / name).is_file(), name
+    shell = [f"{name}.sh" for name in re.findall(r"`(\w+)\.sh`", PAGE)]
+    assert all((REPO / "tpu_scripts" / name).is_file() for name in shell)
+
+
+def test_the_sweep_is_one():
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    tree = yaml.safe_load(text)
+    sweep = SweepConfig(axes=tree["axes"], skip=tree["skip"])
+    assert len(sweep.combinations()) == 5
+
+
+def test_the_table_is_that_of_the_code():
+    for name, g in GENERATIONS.items():
+        numbers = (g.hbm_bytes / 2**30, g.flops / 1e12, g.hbm_bytes_s / 1e9, g.ici_bytes_s / 1e9)
+        hbm, flops, bandwidth, ici = (f"{number:,.1f}".removesuffix(".0") for number in numbers)
+        assert f"| {name} | {hbm} GiB | {flops} | {bandwidth} | {ici} | {g.devices_per_chip} |" in PAGE
