@@ -46,7 +46,8 @@ class Experts(NamedTuple):
 
 def dense(w: Experts, dtype: Any) -> Experts:
     """The same weights as numbers, what is packed in `dtype`; of all experts or of one, without the axis E."""
-    return Experts(*(mxfp4.unpacked(*x, dtype) if isinstance(x, Packed) else x for x in w))
+    packed = {name: x for name, x in w._asdict().items() if isinstance(x, Packed)}
+    return w._replace(**{name: mxfp4.unpacked(*x, dtype) for name, x in packed.items()})
 
 
 def router_logits(x_nd: jax.Array, w_ed: jax.Array, bias_e: jax.Array | None = None) -> jax.Array:
@@ -112,9 +113,9 @@ def gated(gate: jax.Array, up: jax.Array, cfg: MoeConfig) -> jax.Array:
 
 
 def expert(x_td: jax.Array, w: Experts, cfg: MoeConfig) -> jax.Array:
-    """One expert, its weights without the axis E, on rows [T, D]; products are accumulated in float32."""
+    """One expert, its weights numbers without the axis E, on rows [T, D]; products are accumulated in float32."""
 
-    def product(x_ti: jax.Array, w_oi: jax.Array, bias_o: jax.Array | None) -> jax.Array:
+    def product(x_ti: jax.Array, w_oi: Any, bias_o: jax.Array | None) -> jax.Array:
         y_to = jnp.einsum("ti,oi->to", x_ti, w_oi, preferred_element_type=jnp.float32).astype(x_ti.dtype)
         return y_to if bias_o is None else y_to + bias_o
 
