@@ -76,7 +76,7 @@ def run(plan: Plan, part: int = 0, parts: int = 1) -> None:
 def train(plan: Plan, start: str, arm: Arm | None, seed: int) -> None:
     """One run. SFT sees as many records as GRPO draws prompts."""
     world = plan.out / f"world-{seed}" / "train"
-    grpo = load(GrpoConfig, "train/world_grpo", [f"model={start_model(start)}", "data.files=[-]", "out=-"])
+    grpo = load(GrpoConfig, "train/world_grpo", [f"model={start_model(start)}", "data.files=[unused]", "out=unused"])
     steps = plan.steps if arm else plan.steps * grpo.prompts // SFT_BATCH
     same = [
         f"model={start_model(start)}",
