@@ -32,8 +32,8 @@ def over_mesh(
     expert comes with weight 0 and the index after the last, as no expert at all: its row is to come out finite.
     """
     if layout is None:
-        rows = (x.reshape(-1, x.shape[-1]) for x in (x_btd, weight_btk, expert_btk))
-        return product(*rows, w).reshape(x_btd.shape)
+        x_nd, weight_nk, expert_nk = (x.reshape(-1, x.shape[-1]) for x in (x_btd, weight_btk, expert_btk))
+        return product(x_nd, weight_nk, expert_nk, w).reshape(x_btd.shape)
     held = {name: x for name, x in w._asdict().items() if x is not None}
     axes, rules = layout.mesh.shape, replace(layout.rules, embed=None)  # every device has whole rows
     by_expert, by_width = jax.tree.leaves(_specs("gate_efd", held["gate_efd"], rules, axes))[0][:2]

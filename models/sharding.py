@@ -5,7 +5,7 @@ A mesh has any of the axes `MESH_AXES`. Legend: B batch, T query length, D model
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -44,15 +44,15 @@ class ShardingRules:
         return getattr(self, logical) if logical not in NEVER_CUT else None
 
 
-_TENSOR = {"vocab": "tensor", "heads": "tensor", "kv_heads": "tensor", "ffn": "tensor"}
+_TENSOR = ShardingRules(vocab="tensor", heads="tensor", kv_heads="tensor", ffn="tensor")
 
 PRESETS: Mapping[str, ShardingRules] = {
     "replicated": ShardingRules(),
     "fsdp": ShardingRules(embed="fsdp"),
-    "tensor": ShardingRules(**_TENSOR),
-    "fsdp_tensor": ShardingRules(embed="fsdp", **_TENSOR),
-    "tensor_expert": ShardingRules(experts="expert", **_TENSOR),
-    "fsdp_tensor_expert": ShardingRules(embed="fsdp", experts="expert", **_TENSOR),
+    "tensor": _TENSOR,
+    "fsdp_tensor": replace(_TENSOR, embed="fsdp"),
+    "tensor_expert": replace(_TENSOR, experts="expert"),
+    "fsdp_tensor_expert": replace(_TENSOR, embed="fsdp", experts="expert"),
 }
 """`fsdp` cuts the model dimension, `tensor` heads, feed-forward and vocabulary, `expert` whole experts. Every axis but
 `tensor` cuts the batch as well; `replica` and `data` cut nothing else."""

@@ -67,7 +67,8 @@ class Device:
 
     def __init__(self, model: Decoder, shape: Shape, capture: programs.Capture):
         self.shape, self.capture, self.layout = shape, capture, model.layout
-        self.graph, self.state = nnx.split(model)
+        self.graph, state = nnx.split(model)
+        self.state: Any = state
         self.cfg, self.stacked = model.cfg, model.stacked
         self.dtype = jnp.dtype(model.embed.w_vd[...].dtype)
         self.compiled: list[tuple[str, float]] = []

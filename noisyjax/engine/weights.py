@@ -62,7 +62,7 @@ class Parked:
 
 
 def _to_host(x: jax.Array) -> Any:
-    device = next(iter(x.sharding.device_set))
+    device: Any = next(iter(x.sharding.device_set))
     if HOST in {memory.kind for memory in device.addressable_memories()}:
         return jax.device_put(x, x.sharding.with_memory_kind(HOST))
     return np.asarray(x)

@@ -7,12 +7,18 @@ import numpy as np
 import pytest
 
 from noisyjax.errors import UsageError
-from noisyjax.models import ModelError
+from noisyjax.models import ModelError, MoeConfig
 from noisyjax.train.runs import train_grpo, train_sft
 from noisyjax.train.watch.log import read_metrics
 
 VARIED = {"reward_fn": "toy_rewards:varied"}
 EIGHT = {"data": 2, "fsdp": 2, "tensor": 2}
+
+
+@pytest.fixture(scope="module")
+def experts(save_model, tmp_path_factory):
+    moe = MoeConfig(n_experts=4, top_k=2, d_ff=16, norm_topk=True)
+    return save_model(tmp_path_factory.mktemp("experts") / "model", family="qwen3_moe", moe=moe)
 
 
 def close(a, b):
@@ -21,11 +27,19 @@ def close(a, b):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "then"), [({}, EIGHT), (EIGHT, {}), ({"data": 8}, {"fsdp": 4, "tensor": 2})])
-def test_it_goes_on_elsewhere(grpo, first, then):
-    straight = train_grpo(grpo("straight", reward=VARIED, steps=3))
-    train_grpo(grpo("moved", reward=VARIED, steps=2, mesh=first))
-    moved = train_grpo(grpo("moved", reward=VARIED, steps=3, mesh=then))
+@pytest.mark.parametrize(
+    ("kind", "first", "then"),
+    [
+        ("dense", {}, EIGHT),
+        ("dense", {"fsdp": 2, "tensor": 4, "sequence": True}, {"data": 8}),
+        ("experts", {"fsdp": 4, "tensor": 2}, {"fsdp": 2, "expert": 2, "tensor": 2}),
+    ],
+)
+def test_it_goes_on_elsewhere(grpo, folder, experts, kind, first, then):
+    settings = {"model": str(folder if kind == "dense" else experts), "reward": VARIED}
+    straight = train_grpo(grpo("straight", steps=3, **settings))
+    train_grpo(grpo("moved", steps=2, mesh=first, **settings))
+    moved = train_grpo(grpo("moved", steps=3, mesh=then, **settings))
     close(straight, moved)
     devices = int(np.prod(list(then.values()) or [1]))
     assert {len(x.sharding.device_set) for x in jax.tree.leaves(moved.tree.opt_state)} == {devices}
