@@ -76,7 +76,7 @@ def load_runs(source: str | Path, overrides: Iterable[str] = (), share: str | No
 
 
 def _expanded(where: str, tree: dict[str, Any], over: Mapping[str, Any], origins: Origins) -> list[EvalConfig]:
-    own = {key: tree.pop(key) for key in ("axes", "skip") if key in tree}
+    own: dict[str, Any] = {key: tree.pop(key) for key in ("axes", "skip") if key in tree}
     sweep = validate(SweepConfig, own, where, origins)
     runs = []
     for combination in sweep.combinations():
