@@ -49,6 +49,7 @@ class ThoughtTags:
     """How a model family marks its thoughts: two regular expressions, and the control tokens that they are made of.
 
     tail: what a text may end with that is none of it. inline: an opener counts wherever it stands in a line.
+    frame: how thought and answer are to be written; None for tags that are the two tokens, on lines of their own.
     """
 
     open: str
@@ -56,6 +57,11 @@ class ThoughtTags:
     tokens: tuple[str, ...]
     tail: str = r"(?!)"
     inline: bool = False
+    frame: str | None = None
+
+    def written(self, thought: str, answer: str) -> str:
+        """A whole completion, which `split` takes apart again."""
+        return (self.frame or "{}\n{{}}\n{}\n\n{{}}".format(*self.tokens)).format(thought, answer)
 
 
 _HEADER = (
@@ -71,6 +77,7 @@ FAMILIES: dict[str, ThoughtTags] = {
         ("<|start|>", "<|end|>", "<|channel|>", "<|constrain|>", "<|message|>"),
         tail=r"<\|end\|>(?:<\|start\|>[^<]*(?:<\|channel\|>[^<]*)?)?\Z",
         inline=True,
+        frame="<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>{}",
     ),
 }
 THINK = FAMILIES["think"]

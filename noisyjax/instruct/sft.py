@@ -88,10 +88,7 @@ def _check_thought(tokenizer: ChatTokenizer, message: Message, rendered: str) ->
 
 
 def target_text(tokenizer: ChatTokenizer, record: InstructRecord, form: str) -> str | None:
-    """What the model shall say; None for a record without the hint that the form needs.
-
-    Raises UsageError for form=thought with a model that has no pair of tags for thoughts.
-    """
+    """What the model shall say; None for a record without the hint that the form needs."""
     if form == "answer":
         return record.answers[0]
     if record.hint is None:
@@ -99,11 +96,8 @@ def target_text(tokenizer: ChatTokenizer, record: InstructRecord, form: str) -> 
     reference = f"<reference>{record.hint}</reference>"
     if form == "reference":
         return f"{reference}\n\n{record.answers[0]}"
-    if len(tokenizer.thought_tags.tokens) != 2:
-        raise UsageError(f"target.form=thought needs a model that thinks between two tags, {tokenizer.name} does not")
-    opening, closing = tokenizer.thought_tags.tokens
     thought = reference if record.working is None else f"{reference}\n{record.working}"
-    return f"{opening}\n{thought}\n{closing}\n\n{record.answers[0]}"
+    return tokenizer.thought_tags.written(thought, record.answers[0])
 
 
 def record_example_maker(

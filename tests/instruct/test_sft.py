@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from noisyjax.chat import render
+from noisyjax.chat import render, split
+from noisyjax.chat.thoughts import FAMILIES
 from noisyjax.errors import UsageError
 from noisyjax.instruct import (
     REFERENCE_SUFFIX,
@@ -203,13 +204,15 @@ class TestRecords:
         record = make_record(setting="RD", count=3)
         assert self.make(chatml, record, max_prompt_tokens=10).notes == ()
 
-    def test_no_tags_no_thought(self, chatml, make_record):
-        class Harmony:
-            name = "a model of channels"
-            thought_tags = type("Tags", (), {"tokens": ("<|start|>", "<|end|>", "<|channel|>")})
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_a_thought_is_written_as_its_family_writes_it(self, family, make_record):
+        class Model:
+            thought_tags = FAMILIES[family]
 
-        with pytest.raises(UsageError, match="thinks between two tags, a model of channels does not"):
-            target_text(Harmony(), make_record(), "thought")
+        record = make_record()
+        said = split(target_text(Model(), record, "thought"), tags=FAMILIES[family])
+        assert said.thought.strip() == f"<reference>{record.hint}</reference>"
+        assert said.answer.strip() == record.answers[0]
 
 
 class TestStreams:
