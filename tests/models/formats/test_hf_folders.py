@@ -281,7 +281,8 @@ def test_a_sharded_load_holds_the_same_numbers(tiny, random_params, tmp_path, pr
     cfg = tiny(family)
     params = random_params(cfg)
     save(params, cfg, tmp_path / "m")
-    mesh = jax.make_mesh((2, 4), ("fsdp", "tensor"))
+    auto = (jax.sharding.AxisType.Auto,) * 3  # as the meshes of runs are
+    mesh = jax.make_mesh((2, 1, 4), ("fsdp", "expert", "tensor"), axis_types=auto)
     model = load(tmp_path / "m", mesh, PRESETS[preset])
     assert_same(model.params, params)
     tensor = "tensor" if "tensor" in preset else None
