@@ -1,4 +1,4 @@
-"""`noisyjax tpu jobs`."""
+"""`noisyjax tpu plan` and `noisyjax tpu jobs`."""
 
 from pathlib import Path
 
@@ -6,12 +6,7 @@ import typer
 
 from noisyjax.cli.evaluate import OVERRIDES
 
-app = typer.Typer(no_args_is_help=True, help="TPUs: job files for engines that run a sweep on many of them.")
-
-
-@app.callback()
-def _tpu() -> None:
-    """Keeps `jobs` a word of its own while it is the only verb here."""
+app = typer.Typer(no_args_is_help=True, help="TPUs: what a run would be on one, and job files for many.")
 
 
 @app.command("jobs")
@@ -39,3 +34,30 @@ def jobs(
     else:
         out.write_text(text, encoding="utf-8")
         typer.echo(f"wrote {out}")
+
+
+@app.command("plan")
+def plan(
+    config: str = typer.Argument(help="A config of `noisyjax train` or `noisyjax eval`; `model` may be a known name."),
+    overrides: list[str] = OVERRIDES,
+    topology: list[str] = typer.Option(help="A TPU, as Google names it: v5e-16, v5p-32; repeatable."),
+    search: bool = typer.Option(False, "--search", help="Find the mesh and the micro-batch instead."),
+    only: list[str] = typer.Option([], help="A program, such as update or decode; repeatable. By default all."),
+    prices: str = typer.Option("tpu_prices", help="Dollars per chip and hour: a YAML file, or a packaged table."),
+    out: Path = typer.Option(None, "--json", help="Write everything here as JSON too."),
+) -> None:
+    """Compile a run's programs for a TPU that is not here: whether they fit, what they send, how long a step takes."""
+    import json
+
+    from noisyjax.tpu.plan import plan as make
+    from noisyjax.tpu.plan import text
+    from noisyjax.tpu.prices import read_prices
+
+    table, plans = read_prices(prices), []
+    for name in topology:
+        plans.append(make(config, overrides or (), name, search=search, only=only, prices=table))
+        typer.echo(text(plans[-1]) + "\n")
+    if out is not None:
+        out.write_text(json.dumps(plans, indent=1) + "\n", encoding="utf-8")
+    if not all(one["fits"] for one in plans):
+        raise typer.Exit(1)

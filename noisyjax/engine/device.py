@@ -70,7 +70,7 @@ class Device:
         self.graph, state = nnx.split(model)
         self.state: Any = state
         self.cfg, self.stacked = model.cfg, model.stacked
-        self.dtype = jnp.dtype(model.embed.w_vd[...].dtype)
+        self.dtype = jnp.dtype(model.embed.w_vd.dtype)
         self.compiled: list[tuple[str, float]] = []
         self.owner: object = None
         """The schedule whose rows lie in the slots."""

@@ -115,21 +115,29 @@ class Updater:
 
     def start(self, params: Params) -> TrainState:
         """The state before the first update. `params` are copied to float32, and all state is laid out as they are."""
-        params = dict(params)
-        layout = {path: x.sharding for path, x in params.items()}
-        single = next(iter(layout.values())) if self.layout is None else self.layout.sharding()
+        params, layout = dict(params), jax.tree.map(lambda x: x.sharding, self.abstract(params))
         # A copy even of what is float32 already: the state is donated, and the caller keeps what he handed in.
-        copy = jax.jit(lambda p: {path: jnp.array(x, jnp.float32) for path, x in p.items()}, out_shardings=layout)
-        master = copy(params)
-        opt_layout = optax.tree_utils.tree_map_params(
-            self.optimizer,
-            lambda _, sharding: sharding,
-            jax.eval_shape(self.optimizer.init, master),
-            layout,
-            transform_non_params=lambda _: single,
+        copy = jax.jit(
+            lambda p: {path: jnp.array(x, jnp.float32) for path, x in p.items()}, out_shardings=layout.params
         )
-        opt_state = jax.jit(self.optimizer.init, out_shardings=opt_layout)(master)
-        return TrainState(master, opt_state, jax.device_put(jnp.int32(0), single))
+        master = copy(params)
+        opt_state = jax.jit(self.optimizer.init, out_shardings=layout.opt_state)(master)
+        return TrainState(master, opt_state, jax.device_put(jnp.int32(0), layout.updates))
+
+    def abstract(self, params: Mapping[str, Any]) -> TrainState:
+        """Shape, type and sharding of everything in the state that `start` makes of these parameters.
+
+        They may be `jax.ShapeDtypeStruct`s with a sharding: programs are compiled from the result without any array.
+        """
+        where = {path: x.sharding for path, x in params.items()}
+        single = next(iter(where.values())) if self.layout is None else self.layout.sharding()
+        master = {path: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding) for path, x in params.items()}
+        moments = jax.eval_shape(self.optimizer.init, master)
+        laid = optax.tree_utils.tree_map_params(
+            self.optimizer, lambda _, sharding: sharding, moments, where, transform_non_params=lambda _: single
+        )
+        moments = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), moments, laid)
+        return TrainState(master, moments, jax.ShapeDtypeStruct((), jnp.int32, sharding=single))
 
     def batches(self, groups: Iterable[Group]) -> list[MicroBatch]:
         """The groups as micro-batches that suit the config and the mesh."""

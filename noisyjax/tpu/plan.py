@@ -1,0 +1,161 @@
+"""`noisyjax tpu plan`: asks the TPU's compiler what a run would be on a slice, on whatever machine this is."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from noisyjax.errors import NoisyjaxError, RunError, UsageError
+from noisyjax.tpu.names import GIB, parse_accelerator
+from noisyjax.tpu.prices import ChipPrice
+from noisyjax.tpu.subject import read_subject
+
+Plan = Mapping[str, Any]
+"""As `account.account` makes it, with what a dollar buys."""
+
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "TPU_LOG_DIR": "disabled",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
+"""With these libtpu compiles without looking for a TPU, quietly, in any number of processes. The type is not the one
+that is compiled for; it must only be one."""
+
+
+def plan(
+    source: str,
+    overrides: Sequence[str],
+    topology: str,
+    *,
+    search: bool = False,
+    only: Sequence[str] = (),
+    prices: Mapping[str, ChipPrice] | None = None,
+) -> Plan:
+    """What the run of a config would be on a slice; seconds to minutes of compilation in a process of its own.
+
+    Args:
+        topology: an accelerator's name.
+        search: find the mesh and the micro-batch; the config's own are not looked at.
+        only: names of programs, such as "update"; all without.
+
+    Raises UsageError for what cannot be asked, RunError when the compiler fails.
+    """
+    where = parse_accelerator(topology)
+    read_subject(source, overrides)
+    if importlib.util.find_spec("libtpu") is None:
+        raise UsageError("plans need the TPU's compiler: pip install 'noisyjax[tpu]' (it needs no TPU)")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "answer.json"
+        request = {
+            "source": source,
+            "overrides": list(overrides),
+            "topology": topology,
+            "search": search,
+            "only": list(only),
+            "answer": str(file),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "noisyjax.tpu.worker"],
+            input=json.dumps(request),
+            text=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **ENVIRONMENT},
+        )
+        if not file.exists():
+            raise RunError(f"the compiler's process for {where.name} ended with code {done.returncode} and no answer")
+        answer = json.loads(file.read_text(encoding="utf-8"))
+    if "error" in answer:
+        failure: type[NoisyjaxError] = UsageError if answer["code"] == 2 else RunError
+        raise failure(answer["error"])
+    return answer["plan"] | _rates(answer["plan"], (prices or {}).get(where.generation.name))
+
+
+def _rates(found: Plan, price: ChipPrice | None) -> dict[str, Any]:
+    """Response tokens per second of a step, and per dollar."""
+    if "tokens" not in found:
+        return {}
+    speed = found["tokens"] / sum(found["seconds"].values())
+    hourly = {} if price is None else {name: dollars for name, dollars in price if dollars is not None}
+    bought = {name: speed * 3600 / (dollars * found["chips"]) for name, dollars in hourly.items()}
+    return {"tokens_per_second": speed, "tokens_per_dollar": bought or None}
+
+
+# ---- text
+
+
+def text(found: Plan) -> str:
+    """A plan for people."""
+    mesh = " x ".join(f"{axis}={n}" for axis, n in found["mesh"].items())
+    more = ", sequence cut" if found["sequence"] else ""
+    micro = f", micro-batches: {found['micro_batches']}" if "micro_batches" in found else ""
+    lines = [f"{found['name']} ({found['topology']}, {found['devices']} devices): mesh {mesh}{more}{micro}", ""]
+    lines += [line for one in found["search"] for line in [_tried(one)]]
+    for one in found["programs"]:
+        lines += _program(one, found["hbm"])
+    lines += ["", "a step at best, seconds   compute      HBM      ICI    at best"]
+    for row in found["parts"]:
+        name = f"{row['program']}: {row['part']}" if row["program"] != row["part"] else row["part"]
+        lines.append(
+            f"  {name:<22} {row['compute']:>9.3f} {row['HBM']:>8.3f} {row['ICI']:>8.3f} {row['seconds']:>10.3f}"
+        )
+    lines.append(f"  {'all':<22} {'':>27} {sum(found['seconds'].values()):>10.3f}")
+    if "mfu" in found:
+        lines += [
+            "",
+            f"update: {found['model_flops']:.3g} model FLOPs, estimated MFU {found['mfu']:.1%}",
+            f"step: {found['tokens']:,} response tokens, {found['tokens_per_second']:,.0f} a second at best",
+        ]
+        for name, tokens in (found["tokens_per_dollar"] or {}).items():
+            lines.append(f"  {tokens:,.0f} tokens per dollar, {name.replace('_', ' ')}")
+    return "\n".join(lines)
+
+
+def _tried(one: Mapping[str, Any]) -> str:
+    peak = "does not fit" if one["peak"] is None else f"{one['peak'] / GIB:.1f} GiB"
+    return f"tried {' '.join(one['words'])}: update {one['seconds']:.2f} s at best, {peak}"
+
+
+def _program(one: Mapping[str, Any], hbm: float) -> list[str]:
+    head = f"{one['name']}: " + ("fits" if one["fits"] else "DOES NOT FIT")
+    if one["peak"] is not None:
+        head += f", {_size(one['peak'])} of {hbm / GIB:.0f} GiB"
+    lines = [head]
+    if one["problem"]:
+        lines.append(f"  {one['problem']}; {_advice(one['name'])}")
+    lines.append("  memory: " + ", ".join(f"{kind} {_size(size)}" for kind, size in one["memory"].items() if size))
+    sent: dict[str, list[float]] = {}
+    for c in one["collectives"]:
+        turns = 1
+        for n in c["trips"]:
+            turns *= n
+        count, size = sent.setdefault(c["kind"], [0, 0.0])
+        sent[c["kind"]] = [count + turns, size + c["sent"]]
+    if sent:
+        told = [f"{count:,.0f} {kind} {_size(size)}" for kind, (count, size) in sorted(sent.items())]
+        lines.append("  sends: " + ", ".join(told))
+    return lines
+
+
+def _advice(program: str) -> str:
+    """What to change where a program does not fit."""
+    if program.startswith("judge"):
+        return "fewer judge.engine.slots, more judge.engine.mesh.tensor, rollout.offload=true, or placement=split"
+    if "prefill" in program or "decode" in program:
+        return "fewer slots, more mesh.tensor, a shorter row, or offload what sleeps"
+    return (
+        "a smaller update.batch_tokens, update.remat=full, mesh.sequence=true, more mesh.tensor, rollout.offload=true"
+    )
+
+
+def _size(size: float) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 100 else f"{size / 2**20:.2f} MiB"

@@ -1,0 +1,134 @@
+"""Which mesh, and how many rows at a time: estimated for all, compiled for the best few."""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from noisyjax.engine.config import MeshConfig
+from noisyjax.errors import RunError, UsageError
+from noisyjax.models import ModelConfig, ShardingError
+from noisyjax.models.sharding import TRAINING, partition_specs
+from noisyjax.tpu import roofline
+from noisyjax.tpu.account import step_lengths
+from noisyjax.tpu.compiled import RESERVED, compile_program
+from noisyjax.tpu.names import GIB, Slice
+from noisyjax.tpu.programs import full_groups, training
+from noisyjax.tpu.roofline import Cut
+from noisyjax.tpu.subject import Subject, read_subject
+from noisyjax.tpu.work import Lengths, sizes
+from noisyjax.train.step.rows import micro_batches
+
+TRIES = 3
+"""Candidates that are compiled at most."""
+HEADROOM = 0.15
+"""Share of a device's memory that a suggestion leaves free, for what the estimate does not know."""
+CLOSE = 0.01
+"""Estimates that differ by less count as equal; what sends less wins."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mesh and a micro-batch: words for the config, seconds of an update, bytes of a device, both estimated."""
+
+    words: tuple[str, ...]
+    seconds: float
+    memory: float
+    network: float
+    """Seconds of its collectives, were nothing else done meanwhile."""
+
+    @property
+    def order(self) -> tuple[float, float, float, tuple[str, ...]]:
+        """Fastest first."""
+        return round(math.log(self.seconds) / CLOSE), self.network, self.memory, self.words
+
+
+def best(
+    request: Mapping[str, Any], subject: Subject, cfg: ModelConfig, where: Slice, devices: Sequence[Any]
+) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """(words of the best candidate that compiles and fits, all that was compiled). RunError when none does."""
+    if subject.kind == "eval":
+        raise UsageError("--search is for training configs; an evaluation's mesh is small enough to try by hand")
+    room = (where.generation.hbm_bytes - RESERVED) * (1 - HEADROOM)
+    found = sorted(candidates(subject, cfg, where), key=lambda one: one.order)
+    promising = [one for one in found if one.memory <= room] or sorted(found, key=lambda one: one.memory)
+    tried: list[dict[str, Any]] = []
+    for one in promising[:TRIES]:
+        print(f"{where.name}: trying {' '.join(one.words)}", file=sys.stderr, flush=True)
+        config = read_subject(request["source"], [*request["overrides"], *one.words]).config
+        program = next(iter(training(config, cfg, devices).programs({})))
+        made = compile_program(program, where.generation)
+        tried.append({"words": one.words, "seconds": one.seconds, "peak": made.peak, "fits": made.fits})
+        if made.fits:
+            return one.words, tried
+    least = min(found, key=lambda one: one.memory)
+    raise RunError(
+        f"no mesh fits {where.name}: the smallest, {' '.join(least.words)}, is estimated at "
+        f"{least.memory / GIB:.1f} GiB of {where.generation.hbm_bytes / GIB:.0f}; update.remat=full, shorter rows, lora or a larger slice would help"
+    )
+
+
+def candidates(subject: Subject, cfg: ModelConfig, where: Slice) -> Iterator[Candidate]:
+    """Every mesh of the slice that cuts the model evenly, with every micro-batch up to a whole step."""
+    config, lengths = subject.config, step_lengths(subject, cfg)
+    rows = _rows(subject, cfg)
+    row = config.update.row_tokens
+    free = where.devices
+    if getattr(getattr(config, "judge", None), "placement", "shared") == "split":
+        free -= config.judge.engine.mesh.devices
+    for tensor, expert in ((t, e) for t in _divisors(free) for e in _divisors(free // t)):
+        fsdp = free // tensor // expert
+        if expert > 1 and cfg.moe is None:
+            continue
+        try:
+            partition_specs(cfg, MeshConfig(fsdp=fsdp, expert=expert, tensor=tensor).axes, TRAINING)
+        except ShardingError:
+            continue
+        sequence = tensor > 1 and row % (8 * tensor) == 0
+        for each in (1, 2, 4):
+            count = fsdp * expert * each
+            if each > 1 and count > rows:
+                break
+            cut = Cut(fsdp * expert, fsdp, expert, tensor, -(-rows // count))
+            parts = roofline.update_parts(cfg, lengths, cut, config.update.remat)
+            words = [f"mesh.fsdp={fsdp}", f"mesh.expert={expert}", f"mesh.tensor={tensor}"]
+            words += [f"mesh.sequence={str(sequence).lower()}", f"update.batch_tokens={row * count}"]
+            network = sum(part.times(where.generation)["ICI"] for part in parts)
+            memory = estimated_memory(cfg, lengths, cut, each * row, config.update.remat, sequence)
+            yield Candidate(tuple(words), roofline.seconds(parts, where.generation), memory, network)
+
+
+def estimated_memory(cfg: ModelConfig, lengths: Lengths, cut: Cut, tokens: int, remat: str, sequence: bool) -> float:
+    """Bytes of a device in an update, `tokens` of a micro-batch on it. Rough: the compiler has the last word.
+
+    Float32 master, two moments, the sum and the new gradient, a copy in bfloat16; what layers keep for going back; one
+    layer at work; the gradient of the head's table.
+    """
+    size = sizes(cfg)
+    shards = cut.fsdp * cut.tensor
+    weights = (size.dense + size.head) / shards + size.every_expert / (shards * cut.expert)
+    along = cut.tensor if sequence else 1
+    heads = (cfg.n_heads + 2 * cfg.n_kv_heads) * cfg.head_dim
+    width = cfg.d_ff if cfg.moe is None else cfg.moe.top_k * cfg.moe.d_ff
+    inner = 2 * (3 * width + 2 * heads) / cut.tensor + 8 * cfg.d_model / along
+    kept = 2 * cfg.d_model / along + (0 if remat == "full" else inner)
+    head = 4 * size.head / cut.tensor
+    return (5 * 4 + 2) * weights + cfg.n_layers * tokens * kept + tokens * inner + head
+
+
+def _rows(subject: Subject, cfg: ModelConfig) -> int:
+    """Rows of a whole step."""
+    update = subject.config.update
+    made = micro_batches(
+        full_groups(subject.config, cfg),
+        row_tokens=update.row_tokens,
+        batch_tokens=update.row_tokens,
+        pack=update.pack,
+        share=update.share,
+    )
+    return sum(len(micro.rows.ids_bt) for micro in made)
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]

@@ -1,0 +1,165 @@
+"""`python -m noisyjax.tpu.worker`: compiles the programs of one config for one topology, in a process of its own.
+
+The TPU's compiler takes its settings from the environment before jax is imported, so `plan.py` starts this with them.
+The request comes as JSON on stdin; the answer goes to the file that it names. What takes long is told on stderr.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jax.experimental import topologies
+
+from noisyjax.engine.config import LocalConfig
+from noisyjax.engine.mesh import open_layout
+from noisyjax.errors import NoisyjaxError, UsageError
+from noisyjax.models import ModelConfig, ModelError
+from noisyjax.models.sharding import SERVING
+from noisyjax.tpu import search
+from noisyjax.tpu.account import account
+from noisyjax.tpu.compiled import Compiled, compile_program
+from noisyjax.tpu.names import Slice, parse_accelerator
+from noisyjax.tpu.programs import Engine, Program, Sampling, Training, device_bytes, engine, serving, training
+from noisyjax.tpu.subject import Subject, architecture, read_subject
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan of `request`: {source, overrides, topology, search, only} as plain data (`plan.Plan`)."""
+    where = parse_accelerator(request["topology"])
+    devices = list(topologies.get_topology_desc(platform="tpu", topology_name=where.jax_topology).devices)
+    subject = read_subject(request["source"], request["overrides"])
+    cfg = architecture(_model(subject), keep_quantised=subject.kind == "eval" and _keeps(subject.config.engine))
+    tried: list[dict[str, Any]] = []
+    if request["search"]:
+        words, tried = search.best(request, subject, cfg, where, devices)
+        subject = read_subject(request["source"], [*request["overrides"], *words])
+    _check_devices(subject, where)
+    made = _run(subject, cfg, devices)
+    compiled = [_compile(p, where) for p in made.programs if not request["only"] or p.name in request["only"]]
+    return account(subject, cfg, where, made.train, made.engines, compiled) | {"search": tried}
+
+
+class _Made:
+    """The parts of a run on these devices, and their programs."""
+
+    def __init__(self, train: Training | None, engines: Sequence[Engine], programs: Sequence[Program]) -> None:
+        self.train, self.engines, self.programs = train, engines, programs
+
+
+def _run(subject: Subject, cfg: ModelConfig, devices: Sequence[Any]) -> _Made:
+    config, judge_config = subject.config, subject.judge
+    train = None if subject.kind == "eval" else training(config, cfg, devices)
+    engines: list[Engine] = []
+    if subject.kind == "grpo":
+        assert train is not None
+        rollout, groups = config.rollout, config.prompts
+        local = LocalConfig(model=config.model, slots=rollout.slots, chunk=rollout.chunk, capture={"attention": "none"})  # type: ignore[arg-type]
+        dtype = config.update.dtype if rollout.dtype == "auto" else rollout.dtype
+        prompt = config.data.prompt.max_prompt_tokens or config.update.row_tokens - rollout.max_tokens
+        work = Sampling(groups, prompt, groups * rollout.samples, rollout.max_tokens)
+        engines.append(engine(local, cfg, serving(train.layout), dtype, work))
+    elif subject.kind == "eval":
+        layout = open_layout(config.engine.mesh, cfg, SERVING, devices=devices)
+        assert layout is not None
+        row = config.engine.row or config.engine.context or cfg.max_positions
+        new = min(config.sampling.max_tokens, row - 1)
+        work = Sampling(config.engine.slots, row - new, config.engine.slots, new)
+        engines.append(engine(config.engine, cfg, layout, _dtype(config.engine, cfg), work))
+    if judge_config is not None:
+        engines.append(_judge(subject, judge_config, devices))
+    return _Made(train, engines, list(_programs(subject, train, engines)))
+
+
+def _judge(subject: Subject, config: LocalConfig, devices: Sequence[Any]) -> Engine:
+    judge = subject.config.judge
+    cfg = architecture(config.model, keep_quantised=_keeps(config))
+    split = getattr(judge, "placement", "shared") == "split"
+    layout = open_layout(config.mesh, cfg, SERVING, devices=devices[-config.mesh.devices :] if split else devices)
+    assert layout is not None
+    samples = subject.config.prompts * subject.config.rollout.samples if subject.kind == "grpo" else config.slots
+    verdicts = samples * (2 if subject.kind == "grpo" and subject.config.reward.asks_rationale else 1)
+    prompt = (judge.question_chars + 3 * judge.candidate_chars) // 4 + 400  # four characters a token, and the form
+    work = Sampling(verdicts, min(prompt, cfg.max_positions - judge.max_tokens), verdicts, judge.max_tokens)
+    return engine(config, cfg, layout, _dtype(config, cfg), work, "judge ")
+
+
+def _programs(subject: Subject, train: Training | None, engines: Sequence[Engine]) -> list[Program]:
+    """All of the run, each with what lies beside it: weights and caches that are not let go in between."""
+    config, split = subject.config, getattr(getattr(subject.config, "judge", None), "placement", "shared") == "split"
+    asleep = {}
+    for one in engines:
+        offload = config.rollout.offload if subject.kind == "grpo" and not one.name else _offload(subject, one)
+        asleep[one.name] = 0 if offload or (split and one.name) else one.weights() + one.caches()
+    reference = {}
+    if train is not None and subject.kind == "grpo" and config.loss.needs_reference and not config.lora:
+        reference = {"reference": 0 if config.reference_offload else train.reference_bytes()}
+    made: list[Program] = []
+    if train is not None:
+        made += train.programs({**reference, "beside": sum(asleep.values())})
+    state = {} if train is None else {"trainer": device_bytes((train.state, train.frozen))}
+    for one in engines:
+        others = sum(size for name, size in asleep.items() if name != one.name)
+        alone = split and one.name
+        made += one.programs({} if alone else {**state, **reference, "beside": others})
+    return made
+
+
+def _compile(program: Program, where: Slice) -> Compiled:
+    print(f"{where.name}: {program.name}", file=sys.stderr, flush=True)
+    return compile_program(program, where.generation)
+
+
+def _check_devices(subject: Subject, where: Slice) -> None:
+    """A plan is for a whole slice. UsageError for a mesh that leaves some of it out, or wants more."""
+    config = subject.config
+    mesh, key = (config.engine.mesh, "engine.mesh") if subject.kind == "eval" else (config.mesh, "mesh")
+    own = 0
+    if getattr(getattr(config, "judge", None), "placement", "shared") == "split":
+        own = config.judge.engine.mesh.devices
+    if mesh.devices + own == where.devices:
+        return
+    shape = " x ".join(f"{axis}={n}" for axis, n in mesh.axes.items() if n > 1) or "of one device"
+    beside = f", the judge's {own}" if own else ""
+    axis = "data" if subject.kind == "eval" else "fsdp"
+    raise UsageError(
+        f"{key} {shape} makes {mesh.devices} devices{beside}, but {where.name} ({where.shape}) has {where.devices}: "
+        f"say {key}.{axis}={where.devices - own}, another product of {where.devices - own}, or --search"
+    )
+
+
+def _model(subject: Subject) -> Path:
+    return subject.config.engine.model if subject.kind == "eval" else subject.config.model
+
+
+def _keeps(config: LocalConfig) -> bool:
+    return config.quantised == "keep"
+
+
+def _offload(subject: Subject, one: Engine) -> bool:
+    return bool(subject.judge is not None and one.name and subject.judge.offload)
+
+
+def _dtype(config: LocalConfig, cfg: ModelConfig) -> str:
+    return cfg.dtype if config.dtype == "auto" else config.dtype
+
+
+def main() -> int:
+    """Answer the request on stdin. What a person can put right is an answer too."""
+    request = json.load(sys.stdin)
+    try:
+        found: dict[str, Any] = {"plan": answer(request)}
+    except NoisyjaxError as error:
+        found = {"error": str(error), "code": error.exit_code}
+    except ModelError as error:
+        found = {"error": str(error), "code": 2}
+    except Exception:  # noqa: BLE001 (it is told by the process that asked)
+        found = {"error": traceback.format_exc(), "code": 1}
+    Path(request["answer"]).write_text(json.dumps(found), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
