@@ -125,6 +125,12 @@ def causal(q_pos_bt: jax.Array, k_pos_bs: jax.Array, groups: int, window: int | 
     return jnp.tile(see, (1, groups, 1))[:, None]
 
 
+def block_for(platform: str) -> int:
+    """Tokens per block of queries and keys: small ones stay in a core's cache and leave out more of what nobody sees; a
+    TPU wants large products."""
+    return 128 if platform == "cpu" else 512
+
+
 def self_attention(
     q_btnh: jax.Array,
     k_btkh: jax.Array,
@@ -151,8 +157,7 @@ def self_attention(
         sink_n: a logit per query head that takes part in the softmax without a value; None for none.
     """
     t, kv = q_btnh.shape[1], k_btkh.shape[2]
-    # Small blocks stay in a core's cache and leave out more of what nobody sees; a TPU wants large products.
-    count = -(-t // (block or (128 if jax.default_backend() == "cpu" else 512)))
+    count = -(-t // (block or block_for(jax.default_backend())))
     size = -(-t // count)
 
     def blocks(x: jax.Array) -> jax.Array:  # [B, T, ...] -> [I, B, size, ...]

@@ -23,7 +23,7 @@ from flax import nnx
 from . import attention, head, lora, moe, rope
 from .config import ModelConfig
 from .params import param_layers
-from .sharding import Layout
+from .sharding import Layout, platform
 
 EVERYTHING = 2**30
 """A window that no context fills."""
@@ -372,12 +372,13 @@ class Decoder(nnx.Module):
         b, t = ids_bt.shape
         pos_bt = jnp.broadcast_to(jnp.arange(t), (b, t)) if pos_bt is None else pos_bt
         segment_bt = jnp.ones((b, t), jnp.int32) if segment_bt is None else segment_bt
+        block = attention.block_for(platform(self.layout))
 
         def attend(_, own, q, k, v):
             if self.layout is not None and self.layout.sequence:
                 q, k, v = (self.layout.place_heads(*x) for x in ((q, "heads"), (k, "kv_heads"), (v, "kv_heads")))
             made = attention.self_attention(
-                q, k, v, pos_bt, segment_bt, own.window, parent_bt=parent_bt, sink_n=own.sink_n
+                q, k, v, pos_bt, segment_bt, own.window, block, parent_bt=parent_bt, sink_n=own.sink_n
             )
             return made, None
 

@@ -113,6 +113,11 @@ class Layout:
         return jax.lax.with_sharding_constraint(x_btnh, where)
 
 
+def platform(layout: Layout | None) -> str:
+    """`cpu`, `tpu`: of the devices that a model lies on. Compiling ahead of time, these are not this machine's."""
+    return jax.default_backend() if layout is None else layout.mesh.devices.flat[0].platform
+
+
 def partition_spec(spec: ParamSpec, rules: ShardingRules, axes: Mapping[str, int]) -> PartitionSpec:
     """The PartitionSpec of one parameter on a mesh of these axes (name -> devices). Unchecked, but for what is
     replicated where it cannot be cut: key-value heads, and the width of packed experts, whose groups stay whole."""

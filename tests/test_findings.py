@@ -1,4 +1,4 @@
-"""What GRPO does to the tiny world's sparse start, where it is far from chance; docs/results.md has all arms and seeds."""
+"""What GRPO does to the sparse start, where it is far from chance; docs/results.md has all arms and seeds."""
 
 import numpy as np
 import pytest

@@ -22,7 +22,7 @@ from noisyjax.engine.schedule import Schedule, Stats
 from noisyjax.engine.weights import Parked, relayout
 from noisyjax.errors import UsageError
 from noisyjax.models.decoder import Decoder
-from noisyjax.models.sharding import SERVING, Layout
+from noisyjax.models.sharding import SERVING, Layout, platform
 from noisyjax.records import Completion, Finish, Request
 
 __all__ = ["CaptureConfig", "LocalConfig", "LocalEngine", "MeshConfig", "Stats", "load_model"]
@@ -200,5 +200,5 @@ def load_model(config: LocalConfig, layout: Layout | None) -> Decoder:
     mesh, rules = (None, None) if layout is None else (layout.mesh, layout.rules)
     dtype = None if config.dtype == "auto" else config.dtype
     loaded = models.load(config.model, mesh, rules, dtype, keep_quantised=config.quantised == "keep")
-    stacked = config.stacked if config.stacked is not None else jax.default_backend() != "cpu"
+    stacked = config.stacked if config.stacked is not None else platform(layout) != "cpu"
     return Decoder(loaded.cfg, loaded.params, stacked=stacked, layout=layout)

@@ -19,7 +19,7 @@ from noisyjax.engine.mesh import open_layout
 from noisyjax.engine.weights import Parked, relayout
 from noisyjax.errors import UsageError
 from noisyjax.models import lora
-from noisyjax.models.sharding import SERVING, TRAINING, Layout
+from noisyjax.models.sharding import SERVING, TRAINING, Layout, platform
 from noisyjax.train.config import GrpoConfig, TrainConfig
 from noisyjax.train.objective.metrics import Metrics
 from noisyjax.train.step.optimizer import optimizer
@@ -169,7 +169,7 @@ def _engine(
     layout: Layout | None,
 ) -> LocalEngine:
     """A local engine on weights that are there already: on the devices of `layout`, laid out to sample with."""
-    stacked = config.stacked if config.stacked is not None else jax.default_backend() != "cpu"
+    stacked = config.stacked if config.stacked is not None else platform(layout) != "cpu"
     serving = None if layout is None else Layout(layout.mesh, SERVING)
     return LocalEngine(config, relayout(params, cfg, dtype, stacked, serving), tokenizer)
 
