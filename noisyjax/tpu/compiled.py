@@ -52,9 +52,11 @@ def compile_program(program: Program, generation: Generation) -> Compiled:
     try:
         made = traced.lower().compile()
     except jax.errors.JaxRuntimeError as error:
-        if "HbmOom" not in str(error):
+        if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return Compiled(program.name, held, None, False, _too_large(str(error)), (), program.times, flops)
+        return Compiled(
+            program.name, held, None, False, _too_large(str(error), sum(held.values()), room), (), program.times, flops
+        )
     stats = made.memory_analysis()
     inputs, own = stats.argument_size_in_bytes, stats.output_size_in_bytes - stats.alias_size_in_bytes
     held["activations"] = float(stats.temp_size_in_bytes + max(own, 0))
@@ -67,12 +69,13 @@ def compile_program(program: Program, generation: Generation) -> Compiled:
     return Compiled(program.name, held, peak, over <= 0, problem, sent, program.times, flops)
 
 
-def _too_large(message: str) -> str:
-    """The compiler's own words about memory, in ours."""
+def _too_large(message: str, need: float, room: float) -> str:
+    """The compiler's own words about memory, in ours. need: bytes that the program is given, if it does not say."""
     wanted = re.search(r"required .*?\(([\d.]+)G\) exceeds available HBM \(([\d.]+)G\)", message)
     exceeded = re.search(r"Used ([\d.]+)G of ([\d.]+)G hbm", message)
     found = wanted or exceeded
-    if found is None:
-        return "its memory exceeds the device's, the compiler does not say by how much"
-    need, room = float(found[1]), float(found[2])
-    return f"the program alone takes {need:.1f} GiB of {room:.2f}: {need - room:.1f} GiB too much"
+    if found is not None:
+        need, room = float(found[1]) * GIB, float(found[2]) * GIB
+    if need <= room:
+        return "its memory exceeds the device's; the compiler does not say by how much"
+    return f"at least {need / GIB:.1f} GiB of {room / GIB:.2f}: {(need - room) / GIB:.1f} GiB too much"

@@ -1,8 +1,7 @@
 """Which mesh, and how many rows at a time: estimated for all, compiled for the best few."""
 
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,11 @@ from noisyjax.models import ModelConfig, ShardingError
 from noisyjax.models.sharding import TRAINING, partition_specs
 from noisyjax.tpu import roofline
 from noisyjax.tpu.account import step_lengths
-from noisyjax.tpu.compiled import RESERVED, compile_program
+from noisyjax.tpu.compiled import RESERVED, Compiled
 from noisyjax.tpu.names import GIB, Slice
-from noisyjax.tpu.programs import full_groups, training
+from noisyjax.tpu.programs import full_groups
 from noisyjax.tpu.roofline import Cut
-from noisyjax.tpu.subject import Subject, read_subject
+from noisyjax.tpu.subject import Subject
 from noisyjax.tpu.work import Lengths, sizes
 from noisyjax.train.step.rows import micro_batches
 
@@ -45,9 +44,12 @@ class Candidate:
 
 
 def best(
-    request: Mapping[str, Any], subject: Subject, cfg: ModelConfig, where: Slice, devices: Sequence[Any]
-) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """(words of the best candidate that compiles and fits, all that was compiled). RunError when none does."""
+    subject: Subject, cfg: ModelConfig, where: Slice, compile_update: Callable[[Sequence[str]], Compiled]
+) -> tuple[tuple[str, ...], Compiled, list[dict[str, Any]]]:
+    """(words of the best candidate that fits, its update, all that was compiled).
+
+    compile_update: of the config with these words. Raises RunError when nothing that was compiled fits.
+    """
     if subject.kind == "eval":
         raise UsageError("--search is for training configs; an evaluation's mesh is small enough to try by hand")
     room = (where.generation.hbm_bytes - RESERVED) * (1 - HEADROOM)
@@ -55,17 +57,14 @@ def best(
     promising = [one for one in found if one.memory <= room] or sorted(found, key=lambda one: one.memory)
     tried: list[dict[str, Any]] = []
     for one in promising[:TRIES]:
-        print(f"{where.name}: trying {' '.join(one.words)}", file=sys.stderr, flush=True)
-        config = read_subject(request["source"], [*request["overrides"], *one.words]).config
-        program = next(iter(training(config, cfg, devices).programs({})))
-        made = compile_program(program, where.generation)
+        made = compile_update(one.words)
         tried.append({"words": one.words, "seconds": one.seconds, "peak": made.peak, "fits": made.fits})
         if made.fits:
-            return one.words, tried
+            return one.words, made, tried
     least = min(found, key=lambda one: one.memory)
     raise RunError(
-        f"no mesh fits {where.name}: the smallest, {' '.join(least.words)}, is estimated at "
-        f"{least.memory / GIB:.1f} GiB of {where.generation.hbm_bytes / GIB:.0f}; update.remat=full, shorter rows, lora or a larger slice would help"
+        f"no mesh that was tried fits {where.name}; the smallest, {' '.join(least.words)}, is estimated at "
+        f"{least.memory / GIB:.1f} GiB: update.remat=full, shorter rows, lora, offload or a larger slice would help"
     )
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from jax.experimental import topologies
 
-from noisyjax.engine.config import LocalConfig
+from noisyjax.engine.config import LocalConfig, MeshConfig
 from noisyjax.engine.mesh import open_layout
-from noisyjax.errors import NoisyjaxError, UsageError
+from noisyjax.errors import NoisyjaxError, UsageError, nearest
 from noisyjax.models import ModelConfig, ModelError
-from noisyjax.models.sharding import SERVING
+from noisyjax.models.sharding import SERVING, TRAINING, partition_specs
 from noisyjax.tpu import search
 from noisyjax.tpu.account import account
 from noisyjax.tpu.compiled import Compiled, compile_program
@@ -32,13 +32,25 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     devices = list(topologies.get_topology_desc(platform="tpu", topology_name=where.jax_topology).devices)
     subject = read_subject(request["source"], request["overrides"])
     cfg = architecture(_model(subject), keep_quantised=subject.kind == "eval" and _keeps(subject.config.engine))
+    known: dict[str, Compiled] = {}
     tried: list[dict[str, Any]] = []
     if request["search"]:
-        words, tried = search.best(request, subject, cfg, where, devices)
+
+        def update(words: Sequence[str]) -> Compiled:
+            print(f"{where.name}: trying {' '.join(words)}", file=sys.stderr, flush=True)
+            made = _run(read_subject(request["source"], [*request["overrides"], *words]), cfg, devices)
+            return _compile(made.programs[0], where)
+
+        words, known["update"], tried = search.best(subject, cfg, where, update)
         subject = read_subject(request["source"], [*request["overrides"], *words])
+    partition_specs(cfg, _mesh(subject).axes, SERVING if subject.kind == "eval" else TRAINING)
     _check_devices(subject, where)
     made = _run(subject, cfg, devices)
-    compiled = [_compile(p, where) for p in made.programs if not request["only"] or p.name in request["only"]]
+    wanted = [p for p in made.programs if not request["only"] or p.name in request["only"]]
+    if not wanted:
+        name, names = request["only"][0], [p.name for p in made.programs]
+        raise UsageError(f"--only {name}: no such program; {nearest(name, names)}")
+    compiled = [known.get(p.name) or _compile(p, where) for p in wanted]
     return account(subject, cfg, where, made.train, made.engines, compiled) | {"search": tried}
 
 
@@ -115,7 +127,7 @@ def _compile(program: Program, where: Slice) -> Compiled:
 def _check_devices(subject: Subject, where: Slice) -> None:
     """A plan is for a whole slice. UsageError for a mesh that leaves some of it out, or wants more."""
     config = subject.config
-    mesh, key = (config.engine.mesh, "engine.mesh") if subject.kind == "eval" else (config.mesh, "mesh")
+    mesh, key = _mesh(subject), "engine.mesh" if subject.kind == "eval" else "mesh"
     own = 0
     if getattr(getattr(config, "judge", None), "placement", "shared") == "split":
         own = config.judge.engine.mesh.devices
@@ -128,6 +140,10 @@ def _check_devices(subject: Subject, where: Slice) -> None:
         f"{key} {shape} makes {mesh.devices} devices{beside}, but {where.name} ({where.shape}) has {where.devices}: "
         f"say {key}.{axis}={where.devices - own}, another product of {where.devices - own}, or --search"
     )
+
+
+def _mesh(subject: Subject) -> MeshConfig:
+    return subject.config.engine.mesh if subject.kind == "eval" else subject.config.mesh
 
 
 def _model(subject: Subject) -> Path:

@@ -1,0 +1,222 @@
+"""`noisyjax tpu plan` through the command: tiny runs through the TPU's own compiler, on a machine without a TPU."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from noisyjax.cli import main
+from noisyjax.errors import UsageError
+from noisyjax.tpu import GENERATIONS, search
+from noisyjax.tpu.names import GIB, parse_accelerator
+from noisyjax.tpu.plan import _rates, text
+from noisyjax.tpu.prices import ChipPrice, read_prices
+from noisyjax.tpu.subject import architecture, read_subject
+
+compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, of the extra `tpu`")
+
+SHORT = ("prompts=8", "rollout.samples=2", "rollout.max_tokens=64", "data.prompt.max_prompt_tokens=64")
+ROWS = ("update.row_tokens=256", "update.batch_tokens=256")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder of the size of a word: nothing but its config.json."""
+    folder = tmp_path_factory.mktemp("model")
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": 256,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "rope_theta": 10000,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def run(tiny: Path, topology: str, *words: str, out: Path | None = None) -> int:
+    made = [] if out is None else ["--json", str(out)]
+    command = ["tpu", "plan", "train/grpo_paper", f"model={tiny}", *SHORT, *ROWS, "--topology", topology, *made, *words]
+    return call(*command)
+
+
+def call(*words: str) -> int:
+    """The exit code."""
+    with pytest.raises(SystemExit) as end:
+        main(list(words))
+    return int(end.value.code or 0)
+
+
+def update(found: dict) -> dict:
+    return next(one for one in found["programs"] if one["name"] == "update")
+
+
+@compiler
+@pytest.mark.slow
+def test_every_program_of_a_run_with_a_judge(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    judge = (
+        f"judge={{kind: engine, max_tokens: 32, engine: {{kind: local, model: {tiny}, mesh: {{tensor: 2, data: 2}}}}}}"
+    )
+    out = tmp_path / "plan.json"
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("v5e: {on_demand: 2.0, spot: 1.0}\n")
+    words = ("mesh.fsdp=2", "mesh.tensor=2", judge, "--prices", str(prices))
+    assert run(tiny, "v5e-4", *words, out=out) == 0
+    (found,) = json.loads(out.read_text())
+    named = {one["name"]: one for one in found["programs"]}
+    sampled = {"prefill", "decode", "decode with capture"}
+    assert set(named) == {"update", "optimizer", "logprobs"} | sampled | {f"judge {name}" for name in sampled}
+    assert all(one["fits"] and one["peak"] == pytest.approx(sum(one["memory"].values())) for one in named.values())
+    assert {"parameters", "optimizer", "gradient", "reference", "beside", "activations"} <= named["update"][
+        "memory"
+    ].keys()
+    assert {"parameters", "cache", "trainer"} <= named["decode"]["memory"].keys()
+    assert {c["kind"] for c in named["update"]["collectives"]} >= {"all-gather", "all-reduce"}
+    assert any(2 in c["trips"] for c in named["update"]["collectives"])
+    bought = found["tokens_per_dollar"]
+    assert bought["spot"] == pytest.approx(2 * bought["on_demand"])
+    assert bought["spot"] == pytest.approx(found["tokens_per_second"] * 3600 / 4)
+    said = capsys.readouterr().out
+    assert "update: fits" in said
+    assert "judge decode: fits" in said
+    assert "tokens per dollar, spot" in said
+
+
+@compiler
+@pytest.mark.parametrize(
+    ("topology", "mesh"),
+    [("v5p-16", ("mesh.fsdp=4", "mesh.tensor=2")), ("v6e-8", ("mesh.fsdp=8",)), ("tpu7x-8", ("mesh.fsdp=8",))],
+)
+def test_an_update_compiles_for_other_kinds(topology: str, mesh: tuple[str, ...], tiny: Path, tmp_path: Path) -> None:
+    assert run(tiny, topology, *mesh, "--only", "update", out=tmp_path / "plan.json") == 0
+    (found,) = json.loads((tmp_path / "plan.json").read_text())
+    assert found["devices"] == parse_accelerator(topology).devices
+    assert update(found)["fits"]
+    assert 0 < found["mfu"] < 1
+
+
+@compiler
+def test_what_does_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ("model=Qwen3-30B-A3B", "mesh.fsdp=4", "update.batch_tokens=256", *SHORT, "update.row_tokens=256")
+    command = ["tpu", "plan", "train/grpo_paper", *words, "--topology", "v5e-4", "--only", "optimizer"]
+    assert call(*command) == 1
+    said = capsys.readouterr().out
+    assert "optimizer: DOES NOT FIT" in said
+    assert "GiB too much" in said
+    assert "update.batch_tokens" in said
+
+
+@compiler
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("mesh.fsdp=2",), ["mesh fsdp=2 makes 2 devices", "v5litepod-4 (2x2) has 4", "mesh.fsdp=4", "--search"]),
+        (("mesh.tensor=3",), ["q_nhd: heads of size 4 cannot be cut into 3 along mesh axis 'tensor'"]),
+    ],
+)
+def test_meshes_that_cannot_be(words: tuple, said: list, tiny: Path, capsys: pytest.CaptureFixture) -> None:
+    assert run(tiny, "v5e-4", *words, "--only", "update") == 2
+    error = capsys.readouterr().err
+    assert all(part in error for part in said)
+
+
+def test_bad_requests_start_no_compiler(tiny: Path, capsys: pytest.CaptureFixture) -> None:
+    assert run(tiny, "v5e-5") == 2
+    assert "v5litepod-4 (2x2)" in capsys.readouterr().err
+    assert run(tiny, "v5e-4", "mesh.fdsp=4") == 2
+    assert "did you mean 'fsdp'?" in capsys.readouterr().err
+    assert call("tpu", "plan", "sweeps/endpoint", "--topology", "v5e-4") == 2
+
+
+def test_configs_are_known_by_their_keys(tiny: Path) -> None:
+    assert read_subject("train/grpo_paper", [f"model={tiny}"]).kind == "grpo"
+    assert read_subject("train/sft_paper", [f"model={tiny}"]).kind == "sft"
+    assert read_subject("sweeps/small", [f"engine.model={tiny}"]).kind == "eval"
+    with pytest.raises(UsageError, match="several runs"):
+        read_subject("sweeps/table2")
+
+
+def test_models_are_folders_or_known_names(tiny: Path) -> None:
+    assert architecture(tiny).d_model == 128
+    assert architecture("weights/Qwen3-4B").d_model == 2560
+    assert architecture("gpt-oss-20b").quantised is None
+    assert architecture("gpt-oss-20b", keep_quantised=True).quantised == "mxfp4"
+    with pytest.raises(UsageError, match="did you mean 'Qwen3-4B'"):
+        architecture("Qwen3-4b")
+
+
+def test_prices_are_the_readers_own(tmp_path: Path) -> None:
+    assert set(read_prices("tpu_prices")) == set(GENERATIONS)
+    assert not any(price.spot or price.on_demand for price in read_prices("tpu_prices").values())
+    (tmp_path / "mine.yaml").write_text("v5x: {spot: 1}\n")
+    with pytest.raises(UsageError, match="did you mean"):
+        read_prices(str(tmp_path / "mine.yaml"))
+    found = {"tokens": 7200, "seconds": {"update": 1.5, "decode": 0.5}, "chips": 4}
+    assert _rates(found, ChipPrice(spot=0.5))["tokens_per_dollar"] == {"spot": 3600 * 3600 / 2}
+    assert _rates(found, ChipPrice())["tokens_per_dollar"] is None
+
+
+def test_candidates_cut_the_model_and_fill_the_slice(tiny: Path) -> None:
+    subject = read_subject("train/grpo_paper", ["model=Qwen3-4B"])
+    cfg, where = architecture("Qwen3-4B"), parse_accelerator("v5e-16")
+    found = {one.words: one for one in search.candidates(subject, cfg, where)}
+    meshes = {words[:3] for words in found}
+    assert ("mesh.fsdp=16", "mesh.expert=1", "mesh.tensor=1") in meshes
+    assert ("mesh.fsdp=8", "mesh.expert=1", "mesh.tensor=2") in meshes
+    assert not any("expert=2" in word for words in meshes for word in words)
+    larger = search.candidates(subject, cfg, parse_accelerator("v5e-64"))
+    assert not any("mesh.tensor=64" in one.words for one in larger)  # of 32 heads
+    best = min((one for one in found.values() if one.memory < 0.85 * 15.75 * GIB), key=lambda one: one.order)
+    obvious = min((one for one in found.values() if "mesh.fsdp=16" in one.words), key=lambda one: one.memory)
+    assert best.memory < obvious.memory
+
+
+def test_a_plan_is_told_without_what_it_does_not_know() -> None:
+    found = {
+        "name": "v5litepod-4",
+        "topology": "v5e:2x2",
+        "devices": 4,
+        "mesh": {"tensor": 4},
+        "sequence": False,
+        "hbm": 16 * GIB,
+        "search": [],
+        "programs": [
+            {
+                "name": "update",
+                "fits": False,
+                "peak": None,
+                "problem": "3.0 GiB too much",
+                "memory": {},
+                "collectives": [],
+            }
+        ],
+        "parts": [],
+        "seconds": {},
+    }
+    said = text(found)
+    assert "update: DOES NOT FIT" in said
+    assert "3.0 GiB too much; a smaller update.batch_tokens" in said
+    assert "MFU" not in said
+
+
+@compiler
+@pytest.mark.slow
+def test_the_papers_step_fits_a_v5e_16_where_the_obvious_mesh_is_tight(tmp_path: Path) -> None:
+    """Qwen3-4B, 32 prompts, 96 responses, 4,096 + 8,192 tokens in shared rows: at most 13 GiB of a device's 16."""
+    out = tmp_path / "plan.json"
+    words = ("model=Qwen3-4B", "rollout.offload=true", "reference_offload=true")
+    command = ["tpu", "plan", "train/grpo_paper", *words, "--topology", "v5e-16", "--search", "--only", "update"]
+    assert call(*command, "--json", str(out)) == 0
+    (found,) = json.loads(out.read_text())
+    assert update(found)["peak"] <= 13 * GIB
+    assert found["mesh"] != {"fsdp": 16}
+    assert found["mfu"] >= 0.45
