@@ -49,9 +49,9 @@ def plan(
     """Compile a run's programs for a TPU that is not here: whether they fit, what they send, how long a step takes."""
     import json
 
-    from noisyjax.tpu.plan import plan as make
-    from noisyjax.tpu.plan import text
-    from noisyjax.tpu.prices import read_prices
+    from noisyjax.tpu.planning.plan import plan as make
+    from noisyjax.tpu.planning.plan import text
+    from noisyjax.tpu.planning.prices import read_prices
 
     table, plans = read_prices(prices), []
     for name in topology:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from noisyjax.tpu.hlo import Collective, collectives
+from noisyjax.tpu.planning.hlo import Collective, collectives
 
 PROGRAM = """HloModule jit_f, is_scheduled=true
 

@@ -8,11 +8,12 @@ import pytest
 
 from noisyjax.cli import main
 from noisyjax.errors import UsageError
-from noisyjax.tpu import GENERATIONS, search
+from noisyjax.tpu import GENERATIONS
 from noisyjax.tpu.names import GIB, parse_accelerator
-from noisyjax.tpu.plan import _rates, text
-from noisyjax.tpu.prices import ChipPrice, read_prices
-from noisyjax.tpu.subject import architecture, read_subject
+from noisyjax.tpu.planning import search
+from noisyjax.tpu.planning.plan import _rates, text
+from noisyjax.tpu.planning.prices import ChipPrice, read_prices
+from noisyjax.tpu.planning.subject import architecture, read_subject
 
 compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, of the extra `tpu`")
 

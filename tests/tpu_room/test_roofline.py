@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from noisyjax.models import ModelConfig, RopeConfig, param_specs
 from noisyjax.models.decoder import Decoder, token_logprobs
-from noisyjax.tpu import GENERATIONS, parse_accelerator, roofline, work
-from noisyjax.tpu.hlo import Collective
-from noisyjax.tpu.roofline import ATTENTION, Cut, Part
-from noisyjax.tpu.subject import architecture
+from noisyjax.tpu import GENERATIONS, parse_accelerator
+from noisyjax.tpu.planning import roofline, work
+from noisyjax.tpu.planning.hlo import Collective
+from noisyjax.tpu.planning.roofline import ATTENTION, Cut, Part
+from noisyjax.tpu.planning.subject import architecture
 
 TINY = ModelConfig(
     family="qwen3",

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from noisyjax.models import ModelConfig
-from noisyjax.tpu.hlo import Collective
 from noisyjax.tpu.names import Generation
-from noisyjax.tpu.work import BACKWARD_ATTENTION, Lengths, pair_flops, sizes
+from noisyjax.tpu.planning.hlo import Collective
+from noisyjax.tpu.planning.work import BACKWARD_ATTENTION, Lengths, pair_flops, sizes
 
 ATTENTION = 0.5
 """Of the peak that attention reaches, its softmax included. A stated assumption: half, as for splash attention at a

@@ -1,4 +1,4 @@
-"""`python -m noisyjax.tpu.worker`: compiles the programs of one config for one topology, in a process of its own.
+"""`python -m noisyjax.tpu.planning.worker`: compiles the programs of a config for a topology, as a process of its own.
 
 The TPU's compiler takes its settings from the environment before jax is imported, so `plan.py` starts this with them.
 The request comes as JSON on stdin; the answer goes to the file that it names. What takes long is told on stderr.
@@ -18,12 +18,12 @@ from noisyjax.engine.mesh import open_layout
 from noisyjax.errors import NoisyjaxError, UsageError, nearest
 from noisyjax.models import ModelConfig, ModelError
 from noisyjax.models.sharding import SERVING, TRAINING, partition_specs
-from noisyjax.tpu import search
-from noisyjax.tpu.account import account
-from noisyjax.tpu.compiled import Compiled, compile_program
 from noisyjax.tpu.names import Slice, parse_accelerator
-from noisyjax.tpu.programs import Engine, Program, Sampling, Training, device_bytes, engine, serving, training
-from noisyjax.tpu.subject import Subject, architecture, read_subject
+from noisyjax.tpu.planning import search
+from noisyjax.tpu.planning.account import account
+from noisyjax.tpu.planning.compiled import Compiled, compile_program
+from noisyjax.tpu.planning.programs import Engine, Program, Sampling, Training, device_bytes, engine, serving, training
+from noisyjax.tpu.planning.subject import Subject, architecture, read_subject
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:

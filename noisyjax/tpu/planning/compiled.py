@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from noisyjax.tpu.hlo import Collective, collectives
 from noisyjax.tpu.names import GIB, Generation
-from noisyjax.tpu.programs import Program, device_bytes
-from noisyjax.tpu.work import counted
+from noisyjax.tpu.planning.hlo import Collective, collectives
+from noisyjax.tpu.planning.programs import Program, device_bytes
+from noisyjax.tpu.planning.work import counted
 
 RESERVED = GIB / 4
 """Of a device's memory, what the runtime keeps to itself: v5e leaves 15.75 of 16 GiB."""

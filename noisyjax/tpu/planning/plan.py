@@ -12,8 +12,8 @@ from typing import Any
 
 from noisyjax.errors import NoisyjaxError, RunError, UsageError
 from noisyjax.tpu.names import GIB, parse_accelerator
-from noisyjax.tpu.prices import ChipPrice
-from noisyjax.tpu.subject import read_subject
+from noisyjax.tpu.planning.prices import ChipPrice
+from noisyjax.tpu.planning.subject import read_subject
 
 Plan = Mapping[str, Any]
 """As `account.account` makes it, with what a dollar buys."""
@@ -65,7 +65,7 @@ def plan(
             "answer": str(file),
         }
         done = subprocess.run(
-            [sys.executable, "-m", "noisyjax.tpu.worker"],
+            [sys.executable, "-m", "noisyjax.tpu.planning.worker"],
             input=json.dumps(request),
             text=True,
             stdout=subprocess.DEVNULL,

@@ -9,14 +9,14 @@ from noisyjax.engine.config import MeshConfig
 from noisyjax.errors import RunError, UsageError
 from noisyjax.models import ModelConfig, ShardingError
 from noisyjax.models.sharding import TRAINING, partition_specs
-from noisyjax.tpu import roofline
-from noisyjax.tpu.account import step_lengths
-from noisyjax.tpu.compiled import RESERVED, Compiled
 from noisyjax.tpu.names import GIB, Slice
-from noisyjax.tpu.programs import full_groups
-from noisyjax.tpu.roofline import Cut
-from noisyjax.tpu.subject import Subject
-from noisyjax.tpu.work import Lengths, sizes
+from noisyjax.tpu.planning import roofline
+from noisyjax.tpu.planning.account import step_lengths
+from noisyjax.tpu.planning.compiled import RESERVED, Compiled
+from noisyjax.tpu.planning.programs import full_groups
+from noisyjax.tpu.planning.roofline import Cut
+from noisyjax.tpu.planning.subject import Subject
+from noisyjax.tpu.planning.work import Lengths, sizes
 from noisyjax.train.step.rows import micro_batches
 
 TRIES = 3

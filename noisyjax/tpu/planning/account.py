@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from noisyjax.models import Layout, ModelConfig
-from noisyjax.tpu import roofline
-from noisyjax.tpu.compiled import Compiled
-from noisyjax.tpu.hlo import Collective
 from noisyjax.tpu.names import Generation, Slice
-from noisyjax.tpu.programs import Engine, Training, full_groups
-from noisyjax.tpu.roofline import Cut, Part
-from noisyjax.tpu.subject import Subject
-from noisyjax.tpu.work import Lengths, model_flops, shared_rows
+from noisyjax.tpu.planning import roofline
+from noisyjax.tpu.planning.compiled import Compiled
+from noisyjax.tpu.planning.hlo import Collective
+from noisyjax.tpu.planning.programs import Engine, Training, full_groups
+from noisyjax.tpu.planning.roofline import Cut, Part
+from noisyjax.tpu.planning.subject import Subject
+from noisyjax.tpu.planning.work import Lengths, model_flops, shared_rows
 
 _WIDTH = {"float32": 4, "bfloat16": 2}
 
@@ -109,7 +109,7 @@ def engine_parts(one: Engine) -> dict[str, list[Part]]:
 
 
 def _parameters(cfg: ModelConfig) -> int:
-    from noisyjax.tpu.work import sizes
+    from noisyjax.tpu.planning.work import sizes
 
     size = sizes(cfg)
     return size.dense + size.every_expert + size.head * (1 if cfg.tie_embeddings else 2)
