@@ -31,8 +31,9 @@ quickstart: .venv/.core
 	.venv/bin/noisyjax quickstart
 	@echo "noisyjax is in .venv/bin; '. .venv/bin/activate' puts it on the PATH"
 
+# Two workers, a file at a time each: what a module's tests share is made once.
 test: .venv/.parity
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 test-fast: .venv/.dev
 	$(PY) -m pytest -m 'not slow and not parity'

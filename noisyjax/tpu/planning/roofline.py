@@ -10,7 +10,7 @@ It is an estimate, not a measurement. Inside a part, compute, memory and network
 nothing does. Left out: the host, data, checkpoints, the network between slices, bubbles, products of poor shape.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from noisyjax.models import ModelConfig
@@ -154,7 +154,7 @@ def decode_parts(cfg: ModelConfig, slots: int, steps: int, context: float, cut: 
 
 
 def with_collectives(
-    parts: Sequence[Part], sent: Sequence[Collective], layers: Sequence[int], times: int
+    parts: Sequence[Part], sent: Sequence[Collective], layers: Collection[int], times: int
 ) -> list[Part]:
     """The parts with what the compiled program really sends: what lies in a loop over layers belongs to the layers,
     the rest to the last part. times: runs of the program. layers: lengths of the loops over layers."""
