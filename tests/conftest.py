@@ -1,23 +1,26 @@
 """Shared fixtures. JAX runs on the CPU with eight fake devices, so that sharding is exercised everywhere."""
 
 import os
+import sys
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+REPO = Path(__file__).resolve().parent.parent
 
-import jax
-import pytest
+# Many tests build the same tiny programs: each is compiled once per checkout, not once per test or process started.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPO / ".pytest_cache" / "programs"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+
+# The TPU's compiler, where `make test` puts it: jax is told to use the CPU, and finds it only when asked to compile.
+sys.path.append(str(REPO / ".venv" / "tpu"))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), sys.path[-1]]))
+
+import jax  # noqa: E402  what is set above is read when it is imported
+import pytest  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_threefry_partitionable", True)
-
-REPO = Path(__file__).resolve().parent.parent
-
-# Many tests build the same tiny programs: each is compiled once per checkout, not once per test.
-jax.config.update("jax_compilation_cache_dir", str(REPO / ".pytest_cache" / "programs"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 @pytest.fixture(scope="session")

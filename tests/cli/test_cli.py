@@ -273,8 +273,9 @@ def test_every_config_file_is_known_to_a_test():
     from noisyjax.bench import BenchConfig
     from noisyjax.engine.remote.config import PriceTable
     from noisyjax.evaluate import EvalConfig, load_runs
+    from noisyjax.tpu.planning.prices import ChipPrices
 
-    schemas = {"bench": BenchConfig, "prices": PriceTable}
+    schemas = {"bench": BenchConfig, "prices": PriceTable, "tpu_prices": ChipPrices}
     for name, path in packaged_configs().items():
         kind = name.split("/")[0]
         if name.startswith("models/presets/"):
