@@ -30,7 +30,7 @@ def _items(n: int, first: int) -> list[RationaleItem]:
 
 def _judge(slots: int, cfg: ModelConfig) -> EngineJudge:
     config = LocalConfig.model_validate(
-        {"model": subject.folder(), "slots": slots, "capture": {"logprobs": False, "entropy": False}}
+        {"model": subject.folder(), "slots": slots, "guesses": 0, "capture": {"logprobs": False, "entropy": False}}
     )
     engine = LocalEngine(config, model=Decoder(cfg, init_params(cfg, 0), stacked=False))
     return EngineJudge(engine, engine.tokenizer, config=JudgeConfig(max_tokens=NEW))
@@ -54,6 +54,7 @@ def verdicts() -> Iterator[Line]:
         qk_norm=True,
         max_positions=4096,
     )
+    # Without guesses: random weights repeat themselves as no judge does, and what is compared is company.
     together, alone = _judge(64, cfg), _judge(2, cfg)
 
     def one_by_one(items: Sequence[RationaleItem]) -> None:

@@ -30,12 +30,20 @@ print(json.dumps({"loaded": loaded, "run": status("VmHWM")}))
 
 
 def peaks_gib(length: int) -> tuple[float, float]:
-    """Peak resident memory, GiB, of a fresh process: while loading, and while answering a prompt of `length` tokens."""
+    """Peak resident memory, GiB, of a fresh process: while loading, and while answering a prompt of `length` tokens.
+
+    The least of three processes: what the allocator happens to keep only adds.
+    """
     from benchmarks.subject import folder
 
     command = [sys.executable, "-c", CHILD, str(length), str(folder())]
-    out = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-    return out["loaded"] / 2**20, out["run"] / 2**20
+
+    def one() -> tuple[float, float]:
+        out = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+        return out["run"] / 2**20, out["loaded"] / 2**20
+
+    run, loaded = min(one() for _ in range(3))
+    return loaded, run
 
 
 def long_prompt() -> Iterator[Line]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from noisyjax.chat.tokenizer import ChatTokenizer
 from noisyjax.engine.local import LocalConfig, LocalEngine
 from noisyjax.errors import UsageError
 from noisyjax.models import convert_gguf
@@ -61,6 +62,15 @@ def generate(dtype: str, ids: np.ndarray, new: int, samples: int = 1) -> None:
 def tokens(n: int, seed: int) -> np.ndarray:
     """n ordinary token ids, int32."""
     return np.random.default_rng(seed).integers(100, 49_000, n).astype(np.int32)
+
+
+def prose(n: int, seed: int) -> np.ndarray:
+    """n token ids of running text, int32: a stretch of this project's own pages, another for every seed."""
+    pages = Path(__file__).resolve().parent.parent
+    text = "\n".join(page.read_text() for page in (pages / "README.md", *sorted(pages.glob("docs/*.md"))))
+    ids = ChatTokenizer.load(folder()).encode_plain(text)
+    begin = (seed * n) % (len(ids) - n)
+    return np.asarray(ids[begin : begin + n], np.int32)
 
 
 def request(name: str, ids: np.ndarray, new: int, n: int = 1, temperature: float = 0.0, label: str = "question"):

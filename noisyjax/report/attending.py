@@ -8,7 +8,7 @@ import numpy as np
 from noisyjax.records import LABELS
 from noisyjax.report.data import RunReport
 from noisyjax.report.gallery import attention
-from noisyjax.report.training import TrainingRun
+from noisyjax.report.training.run import TrainingRun
 from noisyjax.store import decode_completion
 
 

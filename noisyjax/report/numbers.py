@@ -11,7 +11,7 @@ from noisyjax.report.data import CellReport, RunReport, block_seeds, compare
 from noisyjax.report.kinds import kinds
 from noisyjax.report.page import write_text
 from noisyjax.report.reading import read
-from noisyjax.report.training import TrainingRun
+from noisyjax.report.training.run import TrainingRun
 from noisyjax.train.watch.log import finite
 
 

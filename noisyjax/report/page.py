@@ -20,8 +20,8 @@ from noisyjax.report.data import RunReport
 from noisyjax.report.figures import drop_figure, length_figure, states_figure
 from noisyjax.report.gallery import Failure, failures
 from noisyjax.report.reading import read
-from noisyjax.report.training import TrainingRun
-from noisyjax.report.training_page import section
+from noisyjax.report.training.run import TrainingRun
+from noisyjax.report.training.section import section
 from noisyjax.visible import visible
 
 SHOWN_LABELS = (Label.QUESTION, Label.EVIDENCE, Label.DISTRACTOR, Label.HINT, Label.SYSTEM)

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from noisyjax.evaluate.results import load_results
 from noisyjax.report.data import RunReport, distinct, once, run_report
-from noisyjax.report.training import MARK, TrainingRun, read_config, training_run
+from noisyjax.report.training.run import MARK, TrainingRun, read_config, training_run
 from noisyjax.store import open_folder
 
 

@@ -7,11 +7,12 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from noisyjax.report import training_tables, words
+from noisyjax.report import words
 from noisyjax.report.data import BlockSeeds, Comparison, RunReport, block_seeds, compare
 from noisyjax.report.kinds import kind_tables
 from noisyjax.report.reading import read
-from noisyjax.report.training import TrainingRun
+from noisyjax.report.training import tables as training_tables
+from noisyjax.report.training.run import TrainingRun
 from noisyjax.scoring import Interval
 from noisyjax.visible import visible
 

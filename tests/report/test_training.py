@@ -14,12 +14,12 @@ from noisyjax.errors import RunError, UsageError
 from noisyjax.records import Completion, Finish
 from noisyjax.report import print_report, to_html, to_json, to_markdown, write_html, write_json
 from noisyjax.report.attending import attention_by_setting
-from noisyjax.report.curves import blocks, curve, running_mean
 from noisyjax.report.kinds import kind_tables, kinds
-from noisyjax.report.panels import Panel, ends, groups_of
 from noisyjax.report.reading import read
-from noisyjax.report.training_page import STEPS_SHOWN, chosen
-from noisyjax.report.training_tables import accuracy, learning, left_out
+from noisyjax.report.training.curves import blocks, curve, running_mean
+from noisyjax.report.training.panels import Panel, ends, groups_of
+from noisyjax.report.training.section import STEPS_SHOWN, chosen
+from noisyjax.report.training.tables import accuracy, facts, learning, left_out
 
 
 class Scripted(FakeEngine):
@@ -63,6 +63,7 @@ def test_what_is_null_or_not_there_is_a_gap(tmp_path):
     trained(tmp_path / "r", "r", lines).__exit__()
     run = one(tmp_path / "r")
     assert run.steps_k.tolist() == [1, 2, 3]
+    assert facts(run)[1] == "start sparse"  # of the folder `starts/sparse`
     np.testing.assert_array_equal(run.column("kl"), [0.5, np.nan, np.nan])
     np.testing.assert_array_equal(run.column("loss"), [1.0, 2.0, 0.0])
     assert run.column("unheard of").tolist() == pytest.approx([np.nan] * 3, nan_ok=True)
@@ -334,7 +335,7 @@ def test_broken_files_are_named(tmp_path, name, content):
 
 def test_the_names_are_those_that_training_writes():
     pytest.importorskip("orbax.checkpoint")
-    from noisyjax.report.training import MARK
+    from noisyjax.report.training.run import MARK
     from noisyjax.train.loop import KIND_NAME
 
     assert MARK == KIND_NAME

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from noisyjax.records import LABEL_ID, Label
-from noisyjax.report import training_tables as tables
 from noisyjax.report.attending import before_and_after
-from noisyjax.report.curves import accuracy_curve, attention_figure, curve, kind_figure, look
 from noisyjax.report.gallery import shortened
 from noisyjax.report.kinds import kind_tables
-from noisyjax.report.panels import groups_of
-from noisyjax.report.training import TrainingRun
+from noisyjax.report.training import tables
+from noisyjax.report.training.curves import accuracy_curve, attention_figure, curve, kind_figure, look
+from noisyjax.report.training.panels import groups_of
+from noisyjax.report.training.run import TrainingRun
 
 STEPS_SHOWN = 3
 """Of the steps whose completions were sampled: the first and the last ones."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from noisyjax.report import words
 from noisyjax.report.attending import Attention, Looked, before_and_after
 from noisyjax.report.data import Comparison, RunReport, compare
 from noisyjax.report.kinds import kind_tables
-from noisyjax.report.panels import Ends, Panel, ends, groups_of, left_out_of
-from noisyjax.report.training import TrainingRun
+from noisyjax.report.training.panels import Ends, Panel, ends, groups_of, left_out_of
+from noisyjax.report.training.run import TrainingRun
 from noisyjax.scoring import Interval
 
 
@@ -19,7 +20,7 @@ def facts(run: TrainingRun) -> list[str]:
     """Kind, start, steps and time of a run."""
     line = [f"train {run.kind}"]
     if run.config.get("model"):
-        line.append(f"start {run.config['model']}")
+        line.append(f"start {PurePosixPath(str(run.config['model'])).name}")  # where it lay is in the config beside it
     done = int(run.steps_k[-1]) if len(run.steps_k) else 0
     line.append(f"{done} of {run.config.get('steps', '?')} steps")
     if run.has("seconds"):

@@ -13,8 +13,8 @@ from noisyjax.report.attending import Attention, Looked
 from noisyjax.report.data import RunReport
 from noisyjax.report.figures import COLOURS, INK, new_figure, to_svg
 from noisyjax.report.kinds import kinds
-from noisyjax.report.panels import Panel
-from noisyjax.report.training import TrainingRun
+from noisyjax.report.training.panels import Panel
+from noisyjax.report.training.run import TrainingRun
 from noisyjax.visible import visible
 
 SIZE = (2.85, 1.9)

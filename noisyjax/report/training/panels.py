@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from noisyjax.report.training import TrainingRun
+from noisyjax.report.training.run import TrainingRun
 
 SHARE = "%"
 

@@ -1,0 +1,1 @@
+"""Training runs in a report: their curves, tables and sampled completions."""
