@@ -72,6 +72,18 @@ def visit(
     return Accumulator(acc.out_bkrh * fade[..., None] + out, top, acc.sum_bkr * fade + weight.sum(-1), mass)
 
 
+def merge(acc: Accumulator, other: Accumulator) -> Accumulator:
+    """An accumulator that has seen what both have; with mass where both have it."""
+    top = jnp.maximum(acc.max_bkr, other.max_bkr)
+    fade, fades = jnp.exp(acc.max_bkr - top), jnp.exp(other.max_bkr - top)
+
+    def both(x: jax.Array, y: jax.Array) -> jax.Array:
+        return x * fade[..., None] + y * fades[..., None]
+
+    mass = None if acc.mass_bkrc is None or other.mass_bkrc is None else both(acc.mass_bkrc, other.mass_bkrc)
+    return Accumulator(both(acc.out_bkrh, other.out_bkrh), top, acc.sum_bkr * fade + other.sum_bkr * fades, mass)
+
+
 def add_sink(acc: Accumulator, sink_n: jax.Array | None, label: int | None = None) -> Accumulator:
     """Add a key without a value to every query: its logit is its head's, float [N]. None adds nothing.
 

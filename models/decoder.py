@@ -43,6 +43,9 @@ Attend = Callable[[Any, Own, jax.Array, jax.Array, jax.Array], tuple[jax.Array, 
 Remat = Literal["none", "dots", "full"]
 """What a layer keeps for its backward pass: all; the results of weight products and of attention; its input alone."""
 
+InSlots = tuple[jax.Array, int]
+"""What the attention kernel must know of rows in slots (`kernels.slots`): codes int32 [B, T]; their reach in blocks."""
+
 Weight = Callable[[str], Any]
 """A layer's parameter by its name inside the layer; None where the family has none."""
 
@@ -338,13 +341,15 @@ class Decoder(nnx.Module):
         segment_bt: jax.Array | None = None,
         parent_bt: jax.Array | None = None,
         remat: Remat = "none",
+        in_slots: InSlots | None = None,
     ) -> jax.Array:
         """Final hidden states of whole rows, [B, T, D]; padding (segment 0) gives finite, meaningless ones.
 
         Without segments a row is one sequence. A token sees what lies before it in its segment and in its parent
-        segment (`attention.self_attention`). `remat`: see `run_layers`.
+        segment (`attention.self_attention`). `remat`: see `run_layers`. in_slots: of rows for the TPU's kernel, which
+        then runs (on the CPU it is interpreted).
         """
-        return self._rows(ids_bt, pos_bt, segment_bt, parent_bt, remat)[0]
+        return self._rows(ids_bt, pos_bt, segment_bt, parent_bt, remat, in_slots)[0]
 
     def hidden_and_load(
         self,
@@ -354,9 +359,10 @@ class Decoder(nnx.Module):
         parent_bt: jax.Array,
         times_bt: jax.Array,
         remat: Remat = "none",
+        in_slots: InSlots | None = None,
     ) -> tuple[jax.Array, moe.Load]:
         """`hidden`, and how the tokens load the experts, each `times_bt` times, over the layers that have them."""
-        x_btd, got = self._rows(ids_bt, pos_bt, segment_bt, parent_bt, remat, times_bt)
+        x_btd, got = self._rows(ids_bt, pos_bt, segment_bt, parent_bt, remat, in_slots, times_bt)
         load = got[1] if self.stacked else jax.tree.map(lambda *parts: jnp.stack(parts), *(pair[1] for pair in got))
         return x_btd, jax.tree.map(lambda part_l: part_l.sum(0), load)
 
@@ -367,22 +373,31 @@ class Decoder(nnx.Module):
         segment_bt: jax.Array | None,
         parent_bt: jax.Array | None,
         remat: Remat,
+        in_slots: InSlots | None,
         times_bt: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         b, t = ids_bt.shape
         pos_bt = jnp.broadcast_to(jnp.arange(t), (b, t)) if pos_bt is None else pos_bt
         segment_bt = jnp.ones((b, t), jnp.int32) if segment_bt is None else segment_bt
         block = attention.block_for(platform(self.layout))
+        kernel = None if in_slots is None else self._kernel(*in_slots, segment_bt if parent_bt is None else parent_bt)
 
         def attend(_, own, q, k, v):
             if self.layout is not None and self.layout.sequence:
                 q, k, v = (self.layout.place_heads(*x) for x in ((q, "heads"), (k, "kv_heads"), (v, "kv_heads")))
+            if kernel is not None:
+                return kernel(q, k, v, own.window, own.sink_n), None
             made = attention.self_attention(
                 q, k, v, pos_bt, segment_bt, own.window, block, parent_bt=parent_bt, sink_n=own.sink_n
             )
             return made, None
 
         return self.run_layers(self.embed_tokens(ids_bt), pos_bt, attend, remat=remat, times_bt=times_bt)
+
+    def _kernel(self, code_bt: jax.Array, reach: int, group_bt: jax.Array) -> Callable[..., jax.Array]:
+        from .kernels.splash import Attention  # its imports take long, and the CPU has no use for them
+
+        return Attention(code_bt, group_bt, self.cfg.windows or (None,), reach, self.layout, wide=EVERYTHING)
 
 
 def forward(model: Decoder, ids_bt: jax.Array, pos_bt: jax.Array | None = None, segment_bt: jax.Array | None = None):

@@ -1,9 +1,9 @@
 """Mixtures of experts: a router, and a dispatch that sorts tokens by expert.
 
-`experts` is the one way in, and the place for a kernel. In plain XLA it visits the sorted tokens tile by tile, each
-with the weights of its own expert, so that its work grows with the tokens and not with the number of experts, and what
-lies between an expert's products never leaves the cache (`jax.lax.ragged_dot` is a masked dense product on the CPU and
-on most TPUs).
+`experts` is the one way in. On a TPU its products are those of a kernel (`kernels.gmm`). In plain XLA it visits the
+sorted tokens tile by tile, each with the weights of its own expert, so that its work grows with the tokens and not with
+the number of experts, and what lies between an expert's products never leaves the cache (`jax.lax.ragged_dot` is a
+masked dense product on the CPU and on most TPUs).
 
 Legend: N tokens, D model, F ffn of an expert, E experts, K experts of a token, L layers, T rows of a tile,
         M = N*K rows of tokens sorted by expert, and some spare ones; O outputs, G groups of 32 inputs, B their bytes.
@@ -12,7 +12,7 @@ Legend: N tokens, D model, F ffn of an expert, E experts, K experts of a token, 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,12 @@ from flax import nnx
 from .config import MoeConfig
 from .expert_parallel import over_mesh
 from .families import mxfp4
+from .kernels import gmm
 from .params import packed_paths
-from .sharding import Layout
+from .sharding import Layout, platform
+
+Dispatch = Literal["sorted", "kernel", "interpreted"]
+"""How rows meet their experts: in plain XLA; by the TPU's kernel; by the same kernel on a CPU, for tests."""
 
 
 class Packed(NamedTuple):
@@ -123,7 +127,14 @@ def expert(x_td: jax.Array, w: Experts, cfg: MoeConfig) -> jax.Array:
     return product(gated(gate_tf, up_tf, cfg), w.down_edf, w.down_bias_ed)
 
 
-def experts(x_nd: jax.Array, weight_nk: jax.Array, expert_nk: jax.Array, w: Experts, cfg: MoeConfig) -> jax.Array:
+def experts(
+    x_nd: jax.Array,
+    weight_nk: jax.Array,
+    expert_nk: jax.Array,
+    w: Experts,
+    cfg: MoeConfig,
+    dispatch: Dispatch = "sorted",
+) -> jax.Array:
     """The weighted sum of each token's experts, [N, D] in x's type; the sum is made in float32.
 
     The backward pass makes the experts' inner values again, tile by tile: none are kept. w may hold fewer experts than
@@ -134,12 +145,29 @@ def experts(x_nd: jax.Array, weight_nk: jax.Array, expert_nk: jax.Array, w: Expe
     size_e = jnp.bincount(expert_m, length=n_experts)
     order_m = jnp.argsort(expert_m, stable=True)
     place_m = jnp.zeros_like(order_m).at[order_m].set(jnp.arange(n * k), unique_indices=True)
-    tile = tile_rows(n * k, n_experts)
     # The last tile reaches beyond the last row: what is read and written there goes nowhere.
-    source_m = jnp.pad(order_m, (0, tile)) // k
-    y_md = _by_expert(cfg, tile, x_nd[source_m], size_e, w)
+    if dispatch == "sorted":
+        tile = tile_rows(n * k, n_experts)
+        source_m = jnp.pad(order_m, (0, tile)) // k
+        y_md = _by_expert(cfg, tile, x_nd[source_m], size_e, w)
+    else:
+        tile = gmm.tile_rows(n * k, n_experts)
+        source_m = jnp.pad(order_m, (0, -n * k % tile)) // k
+        y_md = _by_kernel(cfg, tile, dispatch == "interpreted", x_nd[source_m], size_e, w)
     parts = [y_md[place_n] * weight_nk[:, i, None] for i, place_n in enumerate(place_m.reshape(n, k).T)]
     return functools.reduce(jnp.add, parts).astype(x_nd.dtype)
+
+
+@functools.partial(jax.checkpoint, static_argnums=(0, 1, 2))
+def _by_kernel(cfg: MoeConfig, tile: int, interpret: bool, x_md: jax.Array, size_e: jax.Array, w: Experts) -> jax.Array:
+    """As `_by_expert`, for rows [M, D] of whole tiles. Packed weights become numbers a layer at a time."""
+
+    def product(x_mi: jax.Array, w_eoi: Any, bias_eo: jax.Array | None) -> jax.Array:
+        return gmm.product(x_mi, w_eoi, bias_eo, size_e, tile=tile, interpret=interpret)
+
+    w = dense(w, x_md.dtype)
+    gate_mf, up_mf = product(x_md, w.gate_efd, w.gate_bias_ef), product(x_md, w.up_efd, w.up_bias_ef)
+    return product(gated(gate_mf, up_mf, cfg), w.down_edf, w.down_bias_ed)
 
 
 class MoE(nnx.Module):
@@ -160,7 +188,8 @@ class MoE(nnx.Module):
         logit_bte = self.logits(x_btd)
         weight_btk, expert_btk = route(logit_bte, self.cfg.top_k, self.cfg.norm_topk)
         w = Experts(*(_value(getattr(self, name)) for name in Experts._fields))
-        product = functools.partial(experts, cfg=self.cfg)
+        dispatch: Dispatch = "kernel" if platform(self.layout) == "tpu" else "sorted"
+        product = functools.partial(experts, cfg=self.cfg, dispatch=dispatch)
         y_btd = over_mesh(product, self.layout, x_btd, weight_btk, expert_btk, w)
         if times_bt is None:
             return y_btd, None

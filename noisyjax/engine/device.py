@@ -194,12 +194,18 @@ class Device:
 
 
 def replay(
-    model: Decoder, ids: np.ndarray, labels: np.ndarray, capture: programs.Capture, dtype: Any = None
+    model: Decoder,
+    ids: np.ndarray,
+    labels: np.ndarray,
+    capture: programs.Capture,
+    dtype: Any = None,
+    kernel: bool | None = None,
 ) -> np.ndarray:
     """Attention mass per label of every position of a finished sequence, float32 [T, Q, A, Z], by a second pass.
 
     Teacher-forced through the prefill program, PIECE queries and BLOCK keys at a time, so that no [T, T] matrix ever
     exists. Row t is the query at position t: what produced token t + 1. Agrees with inline capture to 1e-4.
+    kernel: as in `programs.prefill`.
     """
     graph, state = nnx.split(model)
     capacity = BLOCK << (cache.n_blocks(len(ids)) - 1).bit_length()  # doubling: few programs for many lengths
@@ -207,7 +213,7 @@ def replay(
     where = jax.tree.leaves(state)[0].sharding
     where = NamedSharding(where.mesh, PartitionSpec()) if isinstance(where, NamedSharding) else where
     scratch = cache.allocate(model.cfg, 1, capacity, dtype, model.stacked, where)
-    program = _replay_program(graph, capture, where)
+    program = _replay_program(graph, capture, where, kernel)
     label_bs = np.zeros((1, capacity), np.uint8)
     label_bs[0, : len(labels)] = labels
     out = []
@@ -224,6 +230,6 @@ def replay(
 
 
 @functools.lru_cache(maxsize=8)
-def _replay_program(graph: nnx.GraphDef, capture: programs.Capture, where: Sharding) -> Callable:
-    program = functools.partial(programs.prefill, graph, capture)
+def _replay_program(graph: nnx.GraphDef, capture: programs.Capture, where: Sharding, kernel: bool | None) -> Callable:
+    program = functools.partial(programs.prefill, graph, capture, kernel=kernel)
     return jax.jit(program, donate_argnums=(1,), out_shardings=(where, None))

@@ -7,6 +7,7 @@ Legend: B slots, R tile rows, T tile length, C chunk length, D model, K kv heads
         A captured attention heads (1 when averaged), Q captured layers, Z labels, J top-k log-probabilities.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from noisyjax.engine import cache, sample
 from noisyjax.engine.cache import KV, N_LABELS, View
 from noisyjax.models import attention
 from noisyjax.models.decoder import Decoder, Own
+from noisyjax.models.sharding import Layout, platform
 from noisyjax.records import LABEL_ID
 
 
@@ -100,6 +102,7 @@ def prefill(
     ids_rt: jax.Array,
     label_rt: jax.Array,
     view: View,
+    kernel: bool | None = None,
 ) -> tuple[Any, jax.Array | None]:
     """Run a tile of prompt tokens [R, T] and give its keys and values.
 
@@ -107,8 +110,12 @@ def prefill(
     and is written after it; the updated scratch is returned. Without, the result is the tile's own KV [R, K, T, H].
     Right padding is harmless: a causal query never sees what comes after it. With `capture`, also the attention mass
     of every query, float32 [R, T, Q, A, Z].
+
+    kernel: what is stored is visited by the TPU's attention kernel; None where the model lies on TPUs. Only a piece of
+    a long prompt is: short ones see little that is stored, and many of them see the same.
     """
     model: Decoder = nnx.merge(graph, state)
+    kernel = scratch is not None and (platform(model.layout) == "tpu" if kernel is None else kernel)
     n_kv, t = model.cfg.n_kv_heads, ids_rt.shape[1]
     groups = model.cfg.n_heads // n_kv
     pos_rt = (view.base_b + view.filled_b)[:, None] + jnp.arange(t)
@@ -119,7 +126,11 @@ def prefill(
         q_rkmh = attention.split_heads(q, n_kv)
         k_rkth, v_rkth = k.swapaxes(1, 2), v.swapaxes(1, 2)
         acc = attention.start(q_rkmh, N_LABELS if capture else 0)
-        acc = cache.attend_stored(acc, q_rkmh, pos_rt, cache.Stored(stores[0], stores[1:], *hot), view, own.window)
+        stored = cache.Stored(stores[0], stores[1:], *hot)
+        if kernel:
+            acc = _attend_by_kernel(acc, q, pos_rt, stored, view, own.window, model.layout)
+        else:
+            acc = cache.attend_stored(acc, q_rkmh, pos_rt, stored, view, own.window)
         visible = attention.causal(pos_rt, pos_rt, groups, own.window)
         acc = attention.visit(acc, q_rkmh, k_rkth, v_rkth, visible, fresh_hot)
         out, mass = attention.finish(attention.add_sink(acc, own.sink_n, LABEL_ID["sink"]), q.dtype)
@@ -130,6 +141,38 @@ def prefill(
     fresh, masses = _unzip(model, collected)
     mass = _mass_of_layers(masses, capture, t) if capture else None
     return (fresh if scratch is None else cache.write(scratch, fresh, view.filled_b)), mass
+
+
+def _attend_by_kernel(
+    acc: attention.Accumulator,
+    q_1tnh: jax.Array,
+    pos_1t: jax.Array,
+    stored: cache.Stored,
+    view: View,
+    window: int | jax.Array | None,
+    layout: Layout | None,
+) -> attention.Accumulator:
+    """`cache.attend_stored` of a single row. What it does not see costs nothing."""
+    from noisyjax.models.kernels import splash  # its imports take long, and the CPU has no use for them
+
+    hots = [None] * len(stored.prefixes) if stored.prefix_hot_xsc is None else list(stored.prefix_hot_xsc[:, None])
+    mine_x = view.prefix_b[0] == jnp.arange(len(hots))
+    parts = list(zip(stored.prefixes, [0] * len(hots), jnp.where(mine_x, view.prefix_length_x, 0), hots, strict=True))
+    assert stored.rows is not None
+    for kv, first, length, hot in [*parts, (stored.rows, view.base_b[0], view.filled_b[0], stored.row_hot_bsc)]:
+        low_1t = jnp.full_like(pos_1t, -1) if window is None else pos_1t - first - window
+        see = functools.partial(
+            splash.visit,
+            q_btnh=q_1tnh,
+            k_bksh=kv.k,
+            v_bksh=kv.v,
+            length_b=length[None],
+            low_bt=low_1t,
+            layout=layout,
+            label_bsc=hot,
+        )
+        acc = jax.lax.cond(length > 0, see, lambda acc: acc, acc)
+    return acc
 
 
 def decode(

@@ -125,6 +125,7 @@ def _rows(subject: Subject, cfg: ModelConfig) -> int:
         batch_tokens=update.row_tokens,
         pack=update.pack,
         share=update.share,
+        slotted=update.slotted("tpu"),
     )
     return sum(len(micro.rows.ids_bt) for micro in made)
 

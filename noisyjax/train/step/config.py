@@ -51,10 +51,17 @@ class UpdateConfig(Schema):
     """Several prompts in one row."""
     share: bool = Field(default=True, json_schema_extra=_FREE)
     """One copy of a prompt for all its responses. Off only for comparisons."""
+    attention: Literal["auto", "blockwise", "splash"] = Field(default="auto", json_schema_extra=_FREE)
+    """splash: JAX's kernel for TPUs, for which prompts and responses lie in slots of 128 tokens; on a CPU it is
+    interpreted, which takes very long. blockwise: the same in plain XLA. auto: splash where the devices are TPUs."""
     router_aux_coefficient: float | None = Field(default=None, ge=0)
     """For mixtures of experts: weight of the router's auxiliary loss, which pulls the experts' shares of the batch's
     tokens towards each other. Above 0 it costs one more forward pass. null: in SFT what the model's config asks for
     (`router_aux_loss_coef`, if `output_router_logits` is on), in GRPO 0."""
+
+    def slotted(self, platform: str) -> bool:
+        """Are rows laid in slots for the attention kernel, on devices of this platform ("cpu", "tpu")?"""
+        return self.attention == "splash" or (self.attention == "auto" and platform == "tpu")
 
 
 class LoraConfig(Schema):

@@ -28,7 +28,7 @@ def target_logprobs(
 
     Both are differentiable. The head runs on the gathered source positions only; padding targets give finite numbers.
     """
-    x_btd = model.hidden(rows.ids_bt, rows.pos_bt, rows.segment_bt, rows.parent_bt, remat)
+    x_btd = model.hidden(rows.ids_bt, rows.pos_bt, rows.segment_bt, rows.parent_bt, remat, rows.in_slots)
     return _of_hidden(model, x_btd, rows, temperature, valid_v, columns)
 
 
@@ -37,7 +37,8 @@ def logprobs_and_load(
 ) -> tuple[jax.Array, jax.Array, Load]:
     """`target_logprobs`, and how the rows' sequences load the model's experts."""
     times_bt = appearances(rows.segment_bt, rows.parent_bt)
-    x_btd, load = model.hidden_and_load(rows.ids_bt, rows.pos_bt, rows.segment_bt, rows.parent_bt, times_bt, remat)
+    whole = (rows.ids_bt, rows.pos_bt, rows.segment_bt, rows.parent_bt)
+    x_btd, load = model.hidden_and_load(*whole, times_bt, remat, rows.in_slots)
     return *_of_hidden(model, x_btd, rows, temperature, valid_v, None), load
 
 

@@ -4,7 +4,8 @@
 
 A response continues the positions of its prompt and sees the prompt and itself. Targets are listed apart from the
 tokens: the hidden state of a prompt's last token is gathered once for the first token of each response.
-Supervised examples are groups of one response, so one layout serves all training.
+Supervised examples are groups of one response, so one layout serves all training. For the TPU's attention kernel each
+prompt and response lies in a slot of its own (`models.kernels.slots`), padded before prompts and behind responses.
 
 Everything here is numpy on the host, and decided by the groups' ids and lengths alone.
 
@@ -12,19 +13,23 @@ Legend: B rows, T tokens of a row, P targets of a row.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from noisyjax.errors import UsageError
+from noisyjax.models.kernels import slots
 
 ALIGN = 8
 """Row lengths are multiples of this."""
 LENGTHS = 4
 """Distinct row lengths: the longest, its half, quarter and eighth. With as many target counts for each, a run compiles
 its update a bounded number of times."""
+
+REACHES = 4
+"""Distinct reaches of rows of one length: programs are compiled for each."""
 
 PER_TOKEN = ("advantage", "old", "ref", "rollout")
 """What a target may carry beside its weight."""
@@ -59,6 +64,15 @@ class Rows:
     """float32 log-probability under the reference model."""
     rollout_bp: Any = None
     """float32 log-probability that the sampler reported."""
+    code_bt: Any = None
+    """int32 what a kernel must know of a token's query (`slots.encode`); None where no kernel is meant to run."""
+    reach: int | None = field(default=None, metadata={"static": True})
+    """With codes: blocks of keys that a block of queries visits at most; programs are compiled for it."""
+
+    @property
+    def in_slots(self) -> tuple[Any, int] | None:
+        """What `Decoder.hidden` wants to know of rows for a kernel; None for others."""
+        return None if self.code_bt is None or self.reach is None else (self.code_bt, self.reach)
 
 
 @dataclass(frozen=True)
@@ -110,10 +124,13 @@ class _Part:
 
     group: Group
     numbers: tuple[int, ...]
+    grain: int = 1
+    """The length of each of them is rounded up to this."""
 
     @property
     def tokens(self) -> int:
-        return len(self.group.prompt) + sum(len(self.group.responses[i].ids) for i in self.numbers)
+        lengths = (len(self.group.prompt), *(len(self.group.responses[i].ids) for i in self.numbers))
+        return sum(_round_up(n, self.grain) for n in lengths)
 
     @property
     def order(self) -> tuple[int, str, tuple[int, ...]]:
@@ -129,6 +146,7 @@ def micro_batches(
     rows_multiple: int = 1,
     pack: bool = True,
     share: bool = True,
+    slotted: bool = False,
 ) -> list[MicroBatch]:
     """All groups as micro-batches of few shapes; the order of `groups` does not matter.
 
@@ -138,20 +156,24 @@ def micro_batches(
         rows_multiple: devices that rows are spread over; the number of rows is a multiple of it.
         pack: several groups to a row.
         share: one copy of a prompt for all its responses, not one each.
+        slotted: in slots, for a kernel. What would fit without them always fits: such a row may be longer.
 
     Responses without any target (empty, or left out of the loss) take no part. The result is empty when none is left.
     Raises UsageError for a prompt that is empty or does not fit into a row together with its longest response.
     """
-    parts = [part for group in groups for part in _parts(group, row_tokens, share)]
+    align = slots.align if slotted else lambda n: _round_up(n, ALIGN)
+    grain = slots.grain(slots.align(row_tokens + slots.BLOCK)) if slotted else 1
+    parts = [part for group in groups for part in _parts(group, row_tokens, share, grain)]
     packed = first_fit(parts, row_tokens) if pack else [[part] for part in parts]
     rows = sorted(packed, key=lambda row: (-sum(part.tokens for part in row), row[0].order))
-    lengths = [_round_up(-(-row_tokens // 2**k), ALIGN) for k in range(LENGTHS)]
+    lengths = [align(-(-row_tokens // 2**k)) for k in range(LENGTHS)]
+    lengths += [align(part.tokens) for part in parts if part.tokens > row_tokens]
     made = []
     while rows:
         longest = sum(part.tokens for part in rows[0])
         t = min(length for length in lengths if length >= longest)
         b = max(1, batch_tokens // t // rows_multiple) * rows_multiple
-        made.append(_micro_batch(rows[:b], b, t))
+        made.append(_micro_batch(rows[:b], b, t, grain))
         rows = rows[b:]
     return made
 
@@ -170,7 +192,7 @@ def first_fit(parts: Iterable[_Part], room: int) -> list[list[_Part]]:
     return bins
 
 
-def _parts(group: Group, row_tokens: int, share: bool) -> list[_Part]:
+def _parts(group: Group, row_tokens: int, share: bool, grain: int) -> list[_Part]:
     """The responses that have a target, with one prompt copy for as many of them as a row holds."""
     if not len(group.prompt):
         raise UsageError(f"group {group.id!r} has an empty prompt: nothing predicts the first token of its responses")
@@ -184,11 +206,11 @@ def _parts(group: Group, row_tokens: int, share: bool) -> list[_Part]:
             )
     parts: list[_Part] = []
     for i in kept:
-        longer = _Part(group, (*parts[-1].numbers, i)) if parts and share else None
+        longer = _Part(group, (*parts[-1].numbers, i), grain) if parts and share else None
         if longer is not None and longer.tokens <= row_tokens:
             parts[-1] = longer
         else:
-            parts.append(_Part(group, (i,)))
+            parts.append(_Part(group, (i,), grain))
     return parts
 
 
@@ -196,18 +218,20 @@ def _round_up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def _micro_batch(rows: Sequence[Sequence[_Part]], b: int, t: int) -> MicroBatch:
-    """`rows` in arrays of `b` rows of `t` tokens, the rest of them padding."""
+def _micro_batch(rows: Sequence[Sequence[_Part]], b: int, t: int, grain: int) -> MicroBatch:
+    """`rows` in arrays of `b` rows of `t` tokens, the rest of them padding. grain: above 1, with codes for a kernel."""
     responses = [[part.group.responses[i] for part in row for i in part.numbers] for row in rows]
     most = max(sum(int(np.count_nonzero(_spread(r.weight, r))) for r in row) for row in responses)
     p = _round_up(most, max(ALIGN, _round_up(-(-t // LENGTHS), ALIGN)))
     optional = [name for name in PER_TOKEN if any(getattr(r, name) is not None for row in responses for r in row)]
     per_target = {"source": np.int32, "target": np.int32, "sequence": np.int32, "weight": np.float32}
-    arrays = {f"{name}_bt": np.zeros((b, t), np.int32) for name in ("ids", "pos", "segment", "parent")}
+    arrays: dict[str, Any] = {f"{name}_bt": np.zeros((b, t), np.int32) for name in ("ids", "pos", "segment", "parent")}
     arrays |= {f"{name}_bp": np.zeros((b, p), dtype) for name, dtype in per_target.items()}
     arrays |= {f"{name}_bp": np.zeros((b, p), np.float32) for name in optional}
     made = Rows(**arrays)
     origin = tuple(_fill(made, i, row, optional) for i, row in enumerate(rows))
+    if grain > 1:
+        made = _with_codes(made, grain)
     return MicroBatch(made, origin + ((),) * (b - len(rows)))
 
 
@@ -218,12 +242,14 @@ def _fill(rows: Rows, b: int, parts: Sequence[_Part], optional: Sequence[str]) -
     for part in parts:
         prompt = part.group.prompt
         segment += 1
+        at = _round_up(at, part.grain) + -len(prompt) % part.grain  # a prompt's padding comes first
         home, last = segment, at + len(prompt) - 1
         at = _lay(rows, b, at, prompt, 0, home, home)
         for number in part.numbers:
             response = part.group.responses[number]
             segment += 1
-            start, at = at, _lay(rows, b, at, response.ids, len(prompt), segment, home)
+            start = _round_up(at, part.grain)
+            at = _lay(rows, b, start, response.ids, len(prompt), segment, home)
             hit = np.flatnonzero(_spread(response.weight, response))
             place = slice(target, target + len(hit))
             target = place.stop
@@ -237,6 +263,21 @@ def _fill(rows: Rows, b: int, parts: Sequence[_Part], optional: Sequence[str]) -
                 getattr(rows, f"{name}_bp")[b, place] = _spread(value, response)[hit]
             origin.append((part.group.id, number))
     return tuple(origin)
+
+
+def _with_codes(rows: Rows, grain: int) -> Rows:
+    """The rows, which lie in slots of this grain, with what a kernel is told of them."""
+    b, t = rows.ids_bt.shape
+    code_bt = np.tile(np.arange(t, dtype=np.int32), (b, 1))
+    for i, segments in enumerate(rows.segment_bt):
+        end = {}
+        for segment in range(1, segments.max() + 1):
+            place = np.flatnonzero(segments == segment)
+            home, start = rows.parent_bt[i, place[0]], place[0] // grain * grain
+            end[segment] = place[-1] + 1
+            code_bt[i, place] = slots.encode(place, start, 0 if home == segment else end[home], t)
+    reach, blocks = int(slots.partners(code_bt, rows.parent_bt).sum(-1).max()), t // slots.block(t)
+    return replace(rows, code_bt=code_bt, reach=min(_round_up(reach, -(-blocks // REACHES)), blocks))
 
 
 def _lay(rows: Rows, b: int, at: int, ids: Sequence[int] | np.ndarray, pos: int, segment: int, parent: int) -> int:

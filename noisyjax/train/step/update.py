@@ -20,6 +20,7 @@ import optax
 
 from noisyjax.models import Layout, ModelConfig, lora, moe
 from noisyjax.models.decoder import Decoder, Remat
+from noisyjax.models.sharding import platform
 from noisyjax.train.objective.metrics import Mean, Metrics, Total, merge
 from noisyjax.train.step.config import UpdateConfig
 from noisyjax.train.step.logprobs import logprobs_and_load, target_logprobs
@@ -148,6 +149,7 @@ class Updater:
             rows_multiple=1 if self.layout is None else self.layout.shards(),
             pack=self.config.pack,
             share=self.config.share,
+            slotted=self.config.slotted(platform(self.layout)),
         )
 
     def logprobs(self, params: Params, rows: Rows) -> tuple[jax.Array, jax.Array]:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noisyjax.errors import UsageError
+from noisyjax.models.kernels import slots
 from noisyjax.train.step.rows import Group, Response, micro_batches
 
 
@@ -50,6 +51,28 @@ def test_a_long_group_is_divided_and_its_prompt_repeated():
     assert (batch.rows.pos_bt[1, 4:14] == [4, 5, 6, 7, 8] * 2).all()
 
 
+def test_a_group_in_slots():
+    """Prompts end where their slots do, responses begin where theirs do; a target's source is the token before it."""
+    group = Group("g", [5] * 130, (Response([7, 8], [0.5, 1.0]), Response([9] * 129, 0.25)))
+    (batch,) = micro_batches([group], row_tokens=640, batch_tokens=1024, slotted=True)
+    rows = batch.rows
+    assert rows.ids_bt.shape == (1, 1024)  # whole blocks
+    assert np.flatnonzero(rows.segment_bt[0] == 1).tolist() == [*range(126, 256)]
+    assert np.flatnonzero(rows.segment_bt[0] == 2).tolist() == [256, 257]
+    assert np.flatnonzero(rows.segment_bt[0] == 3).tolist() == [*range(384, 513)]
+    assert rows.source_bp[0, :4].tolist() == [255, 256, 255, 384]
+    assert rows.pos_bt[0, [126, 255, 256, 257, 384]].tolist() == [0, 129, 130, 131, 130]
+    assert [int(x[384]) for x in slots.decode(rows.code_bt[0], 1024)] == [384, 384, 256]
+    assert rows.reach == 2
+
+
+def test_what_fits_without_slots_fits_with_them():
+    """A row of 259 tokens fits into 300, but takes 512 in slots: its row is longer, the others are not."""
+    groups = [Group("long", [5] * 130, (Response([9] * 129, 1.0),)), Group("short", [5], (Response([6], 1.0),))]
+    batches = micro_batches(groups, row_tokens=300, batch_tokens=300, slotted=True)
+    assert [batch.rows.ids_bt.shape for batch in batches] == [(1, 512), (1, 256)]
+
+
 def test_responses_without_targets_take_no_part():
     group = Group("g", [1, 2], (Response([], 1.0), Response([3, 3], 0.0), Response([4], 1.0)))
     (batch,) = micro_batches([group], row_tokens=8, batch_tokens=8)
@@ -76,6 +99,24 @@ def test_an_optional_array_belongs_to_all_or_none():
         micro_batches([group], row_tokens=8, batch_tokens=8)
 
 
+def assert_kernel_sees(rows, window):
+    """What a code lets a query see of its group is what segments say, and lies in a block that is visited."""
+    (b, t), index = rows.ids_bt.shape, np.arange(rows.ids_bt.shape[1])
+    size = slots.block(t)
+    for width in (None, window):
+        partners = slots.partners(rows.code_bt, rows.parent_bt, width)
+        assert partners.sum(-1).max() <= rows.reach or width
+        for i in range(b):
+            segment, parent, pos = rows.segment_bt[i], rows.parent_bt[i], rows.pos_bt[i]
+            see = (index <= index[:, None]) & (segment[:, None] > 0)
+            see &= (segment == segment[:, None]) | (segment == parent[:, None])
+            see &= True if width is None else pos > pos[:, None] - width
+            got = slots.visible(rows.code_bt[i][:, None], index, t, width) & (parent == parent[:, None])
+            np.testing.assert_array_equal(got & (segment[:, None] > 0), see)
+            seen = see.reshape(t // size, size, t // size, size).any((1, 3))
+            assert not (seen & ~partners[i]).any()
+
+
 lengths = st.lists(st.tuples(st.integers(1, 20), st.lists(st.integers(0, 12), max_size=4)), max_size=12)
 
 
@@ -89,6 +130,7 @@ lengths = st.lists(st.tuples(st.integers(1, 20), st.lists(st.integers(0, 12), ma
             "rows_multiple": st.sampled_from([1, 2, 4]),
             "pack": st.booleans(),
             "share": st.booleans(),
+            "slotted": st.booleans(),
         }
     ),
     st.randoms(),
@@ -126,6 +168,9 @@ def test_every_token_is_laid_out_once_in_few_shapes(shape, options, random):
                 rows.segment_bt[i], [rows.segment_bt[i, source], rows.parent_bt[i, source]]
             )
             assert rows.ids_bt[i, seen].tolist() == [*groups[int(key)].prompt, *before]
+        assert (rows.code_bt is not None) == options["slotted"]
+        if options["slotted"]:
+            assert_kernel_sees(rows, window=7)
     assert len(shapes) <= 16
     for group in groups:
         for number, response in enumerate(group.responses):

@@ -107,6 +107,14 @@ def test_eight_devices_give_the_update_of_one(setting, reference, mesh):
     check(one_update(setting, layout=layout), reference)
 
 
+def test_the_kernel_gives_the_update_of_plain_attention(tiny_config, setting):
+    """Interpreted, with heads cut, in a scan over a layer with a window and one without."""
+    given = (tiny_config(windows=(5, None)), *setting[1:])
+    layout = open_layout(TrainMeshConfig(tensor=2, sequence=True), given[0], TRAINING, sequence=True)
+    slotted = {"attention": "splash", "row_tokens": 384, "batch_tokens": 6 * 384}
+    check(one_update(given, layout=layout, batches=1, **slotted), one_update(given))
+
+
 def test_a_vocabulary_cut_over_devices_is_not_gathered(tiny_config):
     """Its slices are, over fsdp, 512 columns at a time; never the table."""
     cfg = tiny_config(vocab_size=40_960, d_model=64, tie_embeddings=False)

@@ -1,0 +1,65 @@
+"""The TPU's attention kernel, interpreted, in the engine's programs: replay and pieces of long prompts.
+
+Legend: T tokens, Q layers, A heads, Z labels.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from noisyjax.engine import cache, programs
+from noisyjax.engine.device import replay
+from noisyjax.models import MoeConfig
+from noisyjax.records import LABELS
+
+SINKS = {
+    "family": "gpt_oss",
+    "qk_norm": False,
+    "qkv_bias": True,
+    "o_bias": True,
+    "sinks": True,
+    "norm_scale_f32": True,
+    "windows": (70, None),
+    "moe": MoeConfig(n_experts=4, top_k=2, d_ff=48, norm_topk=True, bias=True, clamp=2.0),
+}
+
+
+def test_replay_by_kernel_is_replay(make_model):
+    """Two pieces, windows in every other layer of a scan, sinks; each head on its own."""
+    model = make_model(stacked=True, **SINKS)
+    ids = np.random.default_rng(0).integers(34, 256, 530).astype(np.int32)
+    labels = (np.arange(530) // 7 % (len(LABELS) - 2)).astype(np.uint8)
+    capture = programs.Capture(layers=(0, 1), per_head=True)
+    got, expected = (replay(model, ids, labels, capture, kernel=kernel) for kernel in (True, False))
+    assert got.shape == (530, 2, 8, 16)
+    np.testing.assert_allclose(got.sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(got, expected, atol=1e-4)
+
+
+def test_a_piece_behind_a_shared_prefix_and_its_own_beginning(make_model):
+    model = make_model(stacked=True, windows=(150, None), qk_norm=True)
+    graph, state = nnx.split(model)
+    draw = np.random.default_rng(0)
+
+    def store(length):
+        empty = cache.allocate(model.cfg, 1, length, jnp.float32, True)
+        return jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape), jnp.float32), empty)
+
+    scratch, prefix = store(1024), store(512)
+    ids, labels = draw.integers(34, 256, (1, 128)).astype(np.int32), np.zeros((1, 128), np.uint8)
+    view = cache.idle_view(1, 1024, 1, 512)._replace(
+        prefix_b=np.zeros(1, np.int32),
+        base_b=np.full(1, 200, np.int32),
+        prefix_length_x=np.full(1, 200, np.int32),
+        filled_b=np.full(1, 130, np.int32),
+        row_blocks=np.int32(1),
+    )
+    run = jax.jit(functools.partial(programs.prefill, graph, None), static_argnames="kernel")
+    got, expected = (run(state, scratch, (prefix,), ids, labels, view, kernel=kernel)[0] for kernel in (True, False))
+    for new, old, before in zip(got, expected, scratch, strict=True):
+        np.testing.assert_allclose(new, old, atol=1e-4)
+        np.testing.assert_array_equal(new[..., 258:, :], before[..., 258:, :])
+        assert np.abs(new - before)[1, ..., 130:258, :].max() > 0.1
