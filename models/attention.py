@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 MASKED = -1e30  # finite, so that a row with no visible key gives zeros and finite gradients instead of NaN
+NOTHING = -1e29  # the maximum of no key: so far above a masked score that exp(MASKED - NOTHING) is 0
 SAVED = "attention"
 """The name under which a remat policy may keep attention's results rather than make them again."""
 
@@ -36,7 +37,7 @@ def start(q_bkrh: jax.Array, n_labels: int = 0) -> Accumulator:
     shape = q_bkrh.shape[:-1]
     return Accumulator(
         jnp.zeros(q_bkrh.shape, jnp.float32),
-        jnp.full(shape, MASKED, jnp.float32),
+        jnp.full(shape, NOTHING, jnp.float32),
         jnp.zeros(shape, jnp.float32),
         jnp.zeros((*shape, n_labels), jnp.float32) if n_labels else None,
     )
@@ -58,18 +59,22 @@ def visit(
         visible: bool, broadcastable to [B, K, R, S].
         label_bsc: one-hot labels of the keys, float32 [B, S, C] (B may be 1); needed when the accumulator has mass.
 
-    The softmax is float32 whatever the model's type; the weights are cast to the values' type for the product.
+    The softmax is float32 whatever the model's type; its weights are cast to the values' type, and their sum and the
+    mass are those of the cast ones.
     """
     score = jnp.einsum("bkrh,bksh->bkrs", q_bkrh, k_bksh, preferred_element_type=jnp.float32)
     score = jnp.where(visible, score * q_bkrh.shape[-1] ** -0.5, MASKED)
     top = jnp.maximum(acc.max_bkr, score.max(-1))
-    weight = jnp.where(visible, jnp.exp(score - top[..., None]), 0.0)
+    weight = jnp.exp(score - top[..., None]).astype(v_bksh.dtype)
     fade = jnp.exp(acc.max_bkr - top)
-    out = jnp.einsum("bkrs,bksh->bkrh", weight.astype(v_bksh.dtype), v_bksh, preferred_element_type=jnp.float32)
+    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    out = product("bkrs,bksh->bkrh", weight, v_bksh)
+    # A product with ones, and not a sum: XLA would make the exponentials once more for it.
+    total = product("bkrs,sx->bkrx", weight, jnp.ones((weight.shape[-1], 8), weight.dtype))[..., 0]
     mass = None
     if acc.mass_bkrc is not None and label_bsc is not None:
-        mass = acc.mass_bkrc * fade[..., None] + jnp.einsum("bkrs,bsc->bkrc", weight, label_bsc)
-    return Accumulator(acc.out_bkrh * fade[..., None] + out, top, acc.sum_bkr * fade + weight.sum(-1), mass)
+        mass = acc.mass_bkrc * fade[..., None] + product("bkrs,bsc->bkrc", weight, label_bsc.astype(weight.dtype))
+    return Accumulator(acc.out_bkrh * fade[..., None] + out, top, acc.sum_bkr * fade + total, mass)
 
 
 def merge(acc: Accumulator, other: Accumulator) -> Accumulator:
@@ -137,10 +142,12 @@ def causal(q_pos_bt: jax.Array, k_pos_bs: jax.Array, groups: int, window: int | 
     return jnp.tile(see, (1, groups, 1))[:, None]
 
 
-def block_for(platform: str) -> int:
-    """Tokens per block of queries and keys: small ones stay in a core's cache and leave out more of what nobody sees; a
-    TPU wants large products."""
-    return 128 if platform == "cpu" else 512
+def block_for(platform: str, tokens: int) -> int:
+    """Tokens per block of queries and keys, for rows of so many. Small blocks stay in a core's cache and leave out more
+    of what nobody sees, which is most of a row of short sequences; a TPU wants large products."""
+    if platform != "cpu":
+        return 512
+    return 128 if tokens < 2048 else 256
 
 
 def self_attention(
@@ -169,7 +176,7 @@ def self_attention(
         sink_n: a logit per query head that takes part in the softmax without a value; None for none.
     """
     t, kv = q_btnh.shape[1], k_btkh.shape[2]
-    count = -(-t // (block or block_for(jax.default_backend())))
+    count = -(-t // (block or block_for(jax.default_backend(), t)))
     size = -(-t // count)
 
     def blocks(x: jax.Array) -> jax.Array:  # [B, T, ...] -> [I, B, size, ...]

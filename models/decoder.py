@@ -379,7 +379,7 @@ class Decoder(nnx.Module):
         b, t = ids_bt.shape
         pos_bt = jnp.broadcast_to(jnp.arange(t), (b, t)) if pos_bt is None else pos_bt
         segment_bt = jnp.ones((b, t), jnp.int32) if segment_bt is None else segment_bt
-        block = attention.block_for(platform(self.layout))
+        block = attention.block_for(platform(self.layout), t)
         kernel = None if in_slots is None else self._kernel(*in_slots, segment_bt if parent_bt is None else parent_bt)
 
         def attend(_, own, q, k, v):

@@ -179,6 +179,14 @@ def _visit_shared(
     return jax.tree.map(unfold, attention.visit(jax.tree.map(fold, acc), fold(q), *kv, visible, hot))
 
 
+def put(x: jax.Array, new: jax.Array, at: jax.Array, axis: int) -> jax.Array:
+    """x with `new` written from index `at` of an axis on: one index for all rows (axis 0), or one for each, [B]."""
+    new = new.astype(x.dtype)
+    if at.ndim == 0:
+        return jax.lax.dynamic_update_slice_in_dim(x, new, at, axis)
+    return jax.vmap(lambda x, new, at: jax.lax.dynamic_update_slice_in_dim(x, new, at, axis - 1))(x, new, at)
+
+
 def write(store: Any, fresh: Any, offset_b: jax.Array) -> Any:
     """Copy fresh tokens [B, K, T, H] of every layer into rows [B, K, S, H], row b from index offset_b[b] on.
 

@@ -81,6 +81,10 @@ class LocalConfig(Schema):
     longer ones that come later then compile their programs anew."""
     chunk: int = Field(default=32, ge=1, json_schema_extra=_FREE)
     """Decode steps between returns to the host."""
+    guesses: int | None = Field(default=None, ge=0, le=15, json_schema_extra=_FREE)
+    """Tokens that each step guesses ahead, from what the row's text has repeated before. Wrong guesses are thrown away,
+    so completions are the same; what is gained depends on how much a text repeats. null: 3 with one or two slots, else
+    none."""
     prefixes: int | None = Field(default=None, ge=1, json_schema_extra=_FREE)
     """Most shared prefixes held at a time. null: as many as it takes to keep the slots busy, four at most."""
     min_prefix: int = Field(default=256, ge=0, json_schema_extra=_FREE)

@@ -23,6 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from noisyjax.engine import cache, programs
 from noisyjax.engine.cache import BLOCK, View
 from noisyjax.models.decoder import Decoder
+from noisyjax.models.sharding import compiler_options
 from noisyjax.records import LABEL_ID
 
 log = logging.getLogger(__name__)
@@ -45,13 +46,20 @@ def keep_programs(folder: Path | None = None) -> None:
 
 @dataclass(frozen=True)
 class Shape:
-    """Capacities, fixed for the life of a device: slots, tokens per row, shared prefixes and their tokens (or 0)."""
+    """Capacities, fixed for the life of a device: slots, tokens per row, shared prefixes and their tokens (or 0),
+    tokens of a chunk, and those that are guessed at each of its steps."""
 
     slots: int
     row: int
     prefixes: int
     prefix: int
     chunk: int
+    guesses: int = 0
+
+    @property
+    def text(self) -> int:
+        """Tokens of a row with its prefix."""
+        return self.prefix + self.row
 
 
 @dataclass
@@ -82,9 +90,10 @@ class Device:
         # Outputs are laid out as the stores are made: an array that came in otherwise would be another program.
         rows, one = self._sharding(shape.slots), self._sharding(1)
         prefill = functools.partial(programs.prefill, self.graph, None)
-        decode = functools.partial(programs.decode, self.graph, capture, shape.chunk)
-        self._prefill = jax.jit(prefill, donate_argnums=(1,), out_shardings=(one, None))
-        self._decode = jax.jit(decode, donate_argnums=(1,), out_shardings=(rows, None))
+        decode = functools.partial(programs.decode, self.graph, capture, shape.chunk, shape.guesses)
+        how: dict[str, Any] = {"donate_argnums": (1,), "compiler_options": compiler_options(self.layout)}
+        self._prefill = jax.jit(prefill, out_shardings=(one, None), **how)
+        self._decode = jax.jit(decode, out_shardings=(rows, None), **how)
         self._copy_row = jax.jit(cache.copy_row, donate_argnums=(0,), out_shardings=rows)
 
     def _sharding(self, rows: int) -> Sharding:

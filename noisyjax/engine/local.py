@@ -28,6 +28,10 @@ from noisyjax.records import Completion, Finish, Request
 __all__ = ["CaptureConfig", "LocalConfig", "LocalEngine", "MeshConfig", "Stats", "load_model"]
 
 
+GUESSES = 3
+"""Tokens that are guessed at each step where one or two rows decode."""
+
+
 class LocalEngine:
     """Build with a config, or hand in a model and a tokenizer that are already loaded.
 
@@ -134,16 +138,17 @@ class LocalEngine:
 
     def _device_for(self, groups: Sequence[Group]) -> Device:
         """The device state for these requests; kept from the last call when it is large enough."""
-        chunk = self.config.chunk
+        chunk, guesses = self.config.chunk, _guesses(self.config)
         need_row = max(len(r.prompt.ids) - g.length + self.budget(r) for g in groups for r in g.requests)
-        need_row = max(need_row, self.config.row or 0) + chunk
-        slots = _even_slots(self.config.slots, self.model.layout)
+        need_row = max(need_row, self.config.row or 0) + programs.fresh_width(chunk, guesses)
+        slots = _even_slots(self.config.slots, self.model.layout, 1 if guesses else 2)
         shape = Shape(
             slots=slots,
             row=cache.capacity(need_row),
             prefixes=_places(groups, slots, self.config.prefixes),
             prefix=cache.n_blocks(max(g.length for g in groups)) * cache.BLOCK,
             chunk=chunk,
+            guesses=guesses,
         )
         held = self._device
         if held is None or any(getattr(held.shape, x) < getattr(shape, x) for x in ("row", "prefixes", "prefix")):
@@ -189,10 +194,15 @@ def _capture(config: CaptureConfig, n_layers: int) -> programs.Capture:
     return programs.Capture(config.logprobs, config.entropy, config.top, layers, config.heads == "all")
 
 
-def _even_slots(slots: int, layout: Layout | None) -> int:
-    """At least two rows (a one-row product is the slow case of XLA's CPU backend), a multiple of the batch's axes."""
+def _even_slots(slots: int, layout: Layout | None, least: int) -> int:
+    """At least so many, a multiple of the batch's axes. A one-row product is the slow case of XLA's CPU backend."""
     shards = 1 if layout is None else layout.shards()
-    return -(-max(2, slots) // shards) * shards
+    return -(-max(least, slots) // shards) * shards
+
+
+def _guesses(config: LocalConfig) -> int:
+    """Tokens to guess at each step; by default only where reading the weights for few rows takes the time."""
+    return config.guesses if config.guesses is not None else GUESSES if config.slots <= 2 else 0
 
 
 def load_model(config: LocalConfig, layout: Layout | None) -> Decoder:

@@ -3,8 +3,9 @@
 Prefill handles every prompt token but the last; the decode loop is fed the last one, so the head, the sampler and the
 capture exist in one place only, and the first token of a completion is made like every other.
 
-Legend: B slots, R tile rows, T tile length, C chunk length, D model, K kv heads, H head dim, V vocabulary, L layers,
-        A captured attention heads (1 when averaged), Q captured layers, Z labels, J top-k log-probabilities.
+Legend: B slots, R tile rows, T tokens of a tile or of a decode step, C chunk length, D model, K kv heads, H head dim,
+        V vocabulary, L layers, A captured attention heads (1 when averaged), Q captured layers, Z labels,
+        J top-k log-probabilities, W text width.
 """
 
 import functools
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from noisyjax.engine import cache, sample
+from noisyjax.engine import cache, drafts, sample
 from noisyjax.engine.cache import KV, N_LABELS, View
 from noisyjax.models import attention
 from noisyjax.models.decoder import Decoder, Own
@@ -38,7 +39,8 @@ class Slots(NamedTuple):
 
     token_b: the next token to feed, and label_b its label id; made_b: tokens drawn so far; budget_b: tokens that may
     still be drawn; active_b: False for empty slots; eos_stops_b: whether stop ids end the row; key_b2 uint32 [B, 2]:
-    random keys; draw: sampling parameters.
+    random keys; draw: sampling parameters. With guesses also text_bw, int32 [B, W], all of the row's tokens with
+    token_b as the last, held_b of them, and room for a chunk.
     """
 
     token_b: Any
@@ -49,24 +51,26 @@ class Slots(NamedTuple):
     eos_stops_b: Any
     key_b2: Any
     draw: sample.Draw
+    text_bw: Any = None
+    held_b: Any = None
 
 
 class Chunk(NamedTuple):
     """What a decode chunk made. steps: loop steps run; count_b: tokens of each row (its stop token included).
 
-    token_cb int32; logprob_cb, entropy_cb float32; top_id_cbj, top_logprob_cbj; mass_cbqaz float32. Absent captures
+    token_bc int32; logprob_bc, entropy_bc float32; top_id_bcj, top_logprob_bcj; mass_bcqaz float32. Absent captures
     are None. Entries past a row's count are meaningless.
     """
 
     steps: Any
     count_b: Any
     done_b: Any
-    token_cb: Any
-    logprob_cb: Any = None
-    entropy_cb: Any = None
-    top_id_cbj: Any = None
-    top_logprob_cbj: Any = None
-    mass_cbqaz: Any = None
+    token_bc: Any
+    logprob_bc: Any = None
+    entropy_bc: Any = None
+    top_id_bcj: Any = None
+    top_logprob_bcj: Any = None
+    mass_bcqaz: Any = None
 
 
 def _per_layer(model: Decoder, *stores: Any) -> Any:
@@ -179,6 +183,7 @@ def decode(
     graph: nnx.GraphDef,
     capture: Capture,
     length: int,
+    guesses: int,
     state: nnx.State,
     rows: Any,
     prefixes: tuple[Any, ...],
@@ -190,96 +195,154 @@ def decode(
 ) -> tuple[Any, Chunk]:
     """Draw up to `length` tokens for every active slot; rows [B, K, S, H] are donated and come back extended.
 
-    The loop ends when all rows are done, after `length` steps, or, with `return_early` (work is waiting), as soon as
-    any row is done. stop_ids int32 [n], padded with -1.
+    A step feeds each row its last token and `guesses` more (`drafts.py`), and the row takes as many tokens as agree.
+    The loop ends when all rows are done, when one has its `length` tokens, or, with `return_early` (work is waiting),
+    as soon as any row is done. stop_ids int32 [n], padded with -1.
     """
     model: Decoder = nnx.merge(graph, state)
     b, idle_b = slots.token_b.shape[0], ~slots.active_b
-    feed = _feeder(model, capture, length, rows, prefixes, slots, view)
+    width = fresh_width(length, guesses)
+    feed = _feeder(model, capture, width, rows, prefixes, slots, view)
 
-    def body(carry: tuple) -> tuple:
-        i, token_b, done_b, count_b, fresh, out = carry
-        logits_bv, fresh, mass_bqaz = feed(i, token_b, fresh)
-        logp_bv = sample.distribution(logits_bv, valid_v, slots.draw.temperature)
-        token_b = sample.choose(logp_bv, slots.draw, slots.key_b2, slots.made_b + i)
-        made = _recorded(capture, token_b, logp_bv, mass_bqaz)
-        out = {name: jax.lax.dynamic_update_index_in_dim(out[name], made[name], i, 0) for name in out}
-        count_b = jnp.where(done_b, count_b, i + 1)
-        stopped_b = jnp.any(token_b[:, None] == stop_ids[None], 1) & slots.eos_stops_b
-        done_b = done_b | stopped_b | (i + 1 >= slots.budget_b)
-        return i + 1, token_b, done_b, count_b, fresh, out
+    def body(now: _Loop) -> _Loop:
+        # Without guesses rows move in step, and one index for all is the cheaper way to write.
+        at = now.count_b if guesses else now.steps
+        fed_bt = now.token_b[:, None]
+        if guesses:
+            guess_bd = drafts.guess(now.text_bw, slots.held_b + now.count_b, guesses)
+            fed_bt = jnp.concatenate([fed_bt, guess_bd], 1)
+        logits_btv, fresh, mass_btqaz = feed(at, fed_bt, now.fresh)
+        drawn_bt, made = _drawn(capture, logits_btv, valid_v, slots, slots.made_b + at, mass_btqaz)
+        stops_bt = jnp.any(drawn_bt[..., None] == stop_ids, -1) & slots.eos_stops_b[:, None]
+        left_b = jnp.minimum(slots.budget_b, length) - now.count_b
+        n_b = jnp.minimum(drafts.agreed(fed_bt, drawn_bt), jnp.minimum(_first(stops_bt), left_b))
+        n_b = jnp.where(now.done_b, 0, n_b)
+        count_b, last_b1 = now.count_b + n_b, jnp.maximum(n_b - 1, 0)[:, None]
+        stopped_b = jnp.take_along_axis(stops_bt, last_b1, 1)[:, 0]
+        return _Loop(
+            steps=now.steps + 1,
+            token_b=jnp.take_along_axis(drawn_bt, last_b1, 1)[:, 0],
+            done_b=now.done_b | stopped_b | (count_b >= slots.budget_b),
+            count_b=count_b,
+            text_bw=cache.put(now.text_bw, drawn_bt, slots.held_b + now.count_b, 1) if guesses else None,
+            fresh=fresh,
+            out={name: cache.put(now.out[name], made[name], at, 1) for name in now.out},
+        )
 
-    def going(carry: tuple) -> jax.Array:
-        i, done_b = carry[0], carry[2]
-        finished = jnp.any(done_b & slots.active_b)
-        return (i < length) & jnp.any(~done_b) & ~(return_early & finished)
+    def going(now: _Loop) -> jax.Array:
+        full, finished = jnp.any(~now.done_b & (now.count_b >= length)), jnp.any(now.done_b & slots.active_b)
+        return jnp.any(~now.done_b) & ~full & ~(return_early & finished)
 
-    fresh = jax.tree.map(lambda x: jnp.zeros((*x.shape[:-2], length, x.shape[-1]), x.dtype), rows)
-    out = _empty_outputs(capture, length, b, model.cfg.n_heads)
-    start = (jnp.int32(0), slots.token_b, idle_b, jnp.zeros(b, jnp.int32), fresh, out)
-    steps, _, done_b, count_b, fresh, out = jax.lax.while_loop(going, body, start)
-    rows = cache.write(rows, fresh, jnp.where(idle_b, 0, view.filled_b))
-    return rows, Chunk(steps, count_b, done_b & slots.active_b, **out)
+    fresh = jax.tree.map(lambda x: jnp.zeros((*x.shape[:-2], width, x.shape[-1]), x.dtype), rows)
+    out = _empty_outputs(capture, width, b, model.cfg.n_heads)
+    start = _Loop(jnp.int32(0), slots.token_b, idle_b, jnp.zeros(b, jnp.int32), slots.text_bw, fresh, out)
+    end = jax.lax.while_loop(going, body, start)
+    rows = cache.write(rows, end.fresh, jnp.where(idle_b, 0, view.filled_b))
+    return rows, Chunk(end.steps, end.count_b, end.done_b & slots.active_b, **end.out)
+
+
+def fresh_width(length: int, guesses: int) -> int:
+    """Tokens of a row that a chunk writes: those that count, and room for a step after the last of them."""
+    return length + guesses + 1 if guesses else length
+
+
+class _Loop(NamedTuple):
+    """What one decode step hands to the next; see `Slots` and `Chunk`."""
+
+    steps: jax.Array
+    token_b: jax.Array
+    done_b: jax.Array
+    count_b: jax.Array
+    text_bw: jax.Array | None
+    fresh: Any
+    out: dict[str, jax.Array]
+
+
+def _first(hit_bt: jax.Array) -> jax.Array:
+    """Tokens up to and with the first hit of each row, int32 [B]; more than there are without one."""
+    t = hit_bt.shape[1]
+    return jnp.where(hit_bt.any(1), jnp.argmax(hit_bt, 1), t) + 1
+
+
+def _drawn(
+    capture: Capture,
+    logits_btv: jax.Array,
+    valid_v: jax.Array,
+    slots: Slots,
+    made: jax.Array,
+    mass_btqaz: jax.Array | None,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """A token after each of a step's tokens, int32 [B, T], and all that is kept of it. made: [B], drawn before."""
+    b, t, v = logits_btv.shape
+    draw, key_xt2 = jax.tree.map(lambda x: jnp.repeat(x, t, 0), (slots.draw, slots.key_b2))  # rows are X = B*T now
+    logp_xv = sample.distribution(logits_btv.reshape(b * t, v), valid_v, draw.temperature)
+    token_x = sample.choose(logp_xv, draw, key_xt2, (made[:, None] + jnp.arange(t)).reshape(-1))
+    made_x = _recorded(capture, token_x, logp_xv)
+    kept = jax.tree.map(lambda x: x.reshape(b, t, *x.shape[1:]), made_x)
+    return token_x.reshape(b, t), kept if mass_btqaz is None else {**kept, "mass_bcqaz": mass_btqaz}
 
 
 def _feeder(
-    model: Decoder, capture: Capture, length: int, rows: Any, prefixes: tuple[Any, ...], slots: Slots, view: View
+    model: Decoder, capture: Capture, width: int, rows: Any, prefixes: tuple[Any, ...], slots: Slots, view: View
 ) -> Callable:
-    """feed(i, token_b, fresh) -> (logits_bv, fresh with the token's keys at index i, mass_bqaz or None)."""
+    """feed(at, token_bt, fresh) -> (logits_btv, fresh with the tokens' keys from index `at` on, mass_btqaz or None).
+
+    at: one index for all rows, or int32 [B]. width: of the buffer of fresh tokens.
+    """
     n_kv, wants_mass = model.cfg.n_kv_heads, bool(capture.layers)
+    groups = model.cfg.n_heads // n_kv
     hot = _hot_labels(view) if wants_mass else (None, None)
-    shape = (slots.token_b.shape[0], length)
+    shape = (slots.token_b.shape[0], width)
     fresh_label_bc = jnp.full(shape, LABEL_ID["generated"], jnp.uint8).at[:, 0].set(slots.label_b)
     fresh_hot = cache.one_hot_labels(fresh_label_bc) if wants_mass else None
-    index_c = jnp.arange(length)
+    index_1c = jnp.arange(width)[None]
 
-    def feed(i: jax.Array, token_b: jax.Array, fresh: Any) -> tuple[jax.Array, Any, jax.Array | None]:
-        pos_b1 = (view.base_b + view.filled_b + i)[:, None]
+    def feed(at: jax.Array, token_bt: jax.Array, fresh: Any) -> tuple[jax.Array, Any, jax.Array | None]:
+        t = token_bt.shape[1]
+        index_bt = jnp.broadcast_to(at, shape[:1])[:, None] + jnp.arange(t)
+        pos_bt = (view.base_b + view.filled_b)[:, None] + index_bt
 
         def attend(stores: tuple[KV, ...], own: Own, q, k, v):
             old, stored = stores[0], cache.Stored(stores[1], stores[2:], *hot)
-            pairs = zip(old, (k, v), strict=True)
-            new = KV(*(jax.lax.dynamic_update_slice_in_dim(x, y.swapaxes(1, 2), i, 2) for x, y in pairs))
-            q_bkgh = attention.split_heads(q, n_kv)
-            visible_c = (index_c <= i) if own.window is None else (index_c <= i) & (index_c > i - own.window)
-            acc = attention.start(q_bkgh, N_LABELS if wants_mass else 0)
-            acc = attention.visit(acc, q_bkgh, *new, visible_c, fresh_hot)
-            acc = cache.attend_stored(acc, q_bkgh, pos_b1, stored, view, own.window, whole=True)
+            new = KV(*(cache.put(x, y.swapaxes(1, 2), at, 2) for x, y in zip(old, (k, v), strict=True)))
+            q_bkrh = attention.split_heads(q, n_kv)
+            visible = attention.causal(index_bt, index_1c, groups, own.window)
+            acc = attention.start(q_bkrh, N_LABELS if wants_mass else 0)
+            acc = attention.visit(acc, q_bkrh, *new, visible, fresh_hot)
+            acc = cache.attend_stored(acc, q_bkrh, pos_bt, stored, view, own.window, whole=True)
             out, mass = attention.finish(attention.add_sink(acc, own.sink_n, LABEL_ID["sink"]), q.dtype)
-            return attention.join_heads(out, 1), (new, mass)
+            return attention.join_heads(out, t), (new, mass)
 
         stores = _per_layer(model, fresh, rows, *prefixes)
-        x_b1d, collected = model.run_layers(model.embed_tokens(token_b[:, None]), pos_b1, attend, stores)
+        x_btd, collected = model.run_layers(model.embed_tokens(token_bt), pos_bt, attend, stores)
         new, masses = _unzip(model, collected)
-        mass = _mass_of_layers(masses, capture, 1)[:, 0] if wants_mass else None
-        return model.logits(x_b1d[:, 0]), new, mass
+        mass = _mass_of_layers(masses, capture, t) if wants_mass else None
+        return model.logits(x_btd), new, mass
 
     return feed
 
 
-def _recorded(
-    capture: Capture, token_b: jax.Array, logp_bv: jax.Array, mass_bqaz: jax.Array | None
-) -> dict[str, jax.Array | None]:
-    """One step's outputs under the names of `Chunk`'s fields."""
-    made: dict[str, jax.Array | None] = {"token_cb": token_b, "mass_cbqaz": mass_bqaz}
+def _recorded(capture: Capture, token_x: jax.Array, logp_xv: jax.Array) -> dict[str, jax.Array]:
+    """What is kept of drawn tokens, under the names of `Chunk`'s fields; rows of any meaning."""
+    made = {"token_bc": token_x}
     if capture.logprobs:
-        made["logprob_cb"] = jnp.take_along_axis(logp_bv, token_b[:, None], 1)[:, 0]
+        made["logprob_bc"] = jnp.take_along_axis(logp_xv, token_x[:, None], 1)[:, 0]
     if capture.entropy:
-        made["entropy_cb"] = sample.entropy(logp_bv)
+        made["entropy_bc"] = sample.entropy(logp_xv)
     if capture.top:
-        made["top_logprob_cbj"], made["top_id_cbj"] = jax.lax.top_k(logp_bv, capture.top)
+        made["top_logprob_bcj"], made["top_id_bcj"] = jax.lax.top_k(logp_xv, capture.top)
     return made
 
 
-def _empty_outputs(capture: Capture, length: int, b: int, n_heads: int) -> dict[str, jax.Array]:
-    shapes: dict[str, tuple[tuple[int, ...], Any]] = {"token_cb": ((), jnp.int32)}
+def _empty_outputs(capture: Capture, width: int, b: int, n_heads: int) -> dict[str, jax.Array]:
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {"token_bc": ((), jnp.int32)}
     if capture.logprobs:
-        shapes["logprob_cb"] = ((), jnp.float32)
+        shapes["logprob_bc"] = ((), jnp.float32)
     if capture.entropy:
-        shapes["entropy_cb"] = ((), jnp.float32)
+        shapes["entropy_bc"] = ((), jnp.float32)
     if capture.top:
-        shapes["top_logprob_cbj"], shapes["top_id_cbj"] = ((capture.top,), jnp.float32), ((capture.top,), jnp.int32)
+        shapes["top_logprob_bcj"], shapes["top_id_bcj"] = ((capture.top,), jnp.float32), ((capture.top,), jnp.int32)
     if capture.layers:
         heads = n_heads if capture.per_head else 1
-        shapes["mass_cbqaz"] = ((len(capture.layers), heads, N_LABELS), jnp.float32)
-    return {name: jnp.zeros((length, b, *tail), dtype) for name, (tail, dtype) in shapes.items()}
+        shapes["mass_bcqaz"] = ((len(capture.layers), heads, N_LABELS), jnp.float32)
+    return {name: jnp.zeros((b, width, *tail), dtype) for name, (tail, dtype) in shapes.items()}

@@ -13,6 +13,7 @@ import numpy as np
 from noisyjax.records import Sampling
 
 MASKED = -1e30
+ARGMAX_BLOCK = 128
 
 
 class Draw(NamedTuple):
@@ -85,12 +86,25 @@ def truncate(logp_bv: jax.Array, draw: Draw) -> jax.Array:
     return jnp.where(keep, logp_bv, MASKED)
 
 
+def argmax(x_bv: jax.Array) -> jax.Array:
+    """`jnp.argmax` of every row, int32 [B], in two steps where rows are long: XLA's CPU backend finds a maximum with
+    vectors, but its place one number after the other."""
+    b, v = x_bv.shape
+    if v < 32 * ARGMAX_BLOCK:
+        return jnp.argmax(x_bv, -1).astype(jnp.int32)
+    padded = jnp.pad(x_bv, ((0, 0), (0, -v % ARGMAX_BLOCK)), constant_values=-jnp.inf)
+    blocks = padded.reshape(b, -1, ARGMAX_BLOCK)
+    block_b = jnp.argmax(blocks.max(-1), -1)
+    inside_b = jnp.argmax(jnp.take_along_axis(blocks, block_b[:, None, None], 1)[:, 0], -1)
+    return (block_b * ARGMAX_BLOCK + inside_b).astype(jnp.int32)
+
+
 def choose(logp_bv: jax.Array, draw: Draw, key_b2: jax.Array, made_b: jax.Array) -> jax.Array:
     """One token per row, int32 [B]: argmax where the temperature is 0, else a Gumbel draw with the row's own key.
 
     made_b counts the tokens the row has drawn before; (key, made) alone decide the draw.
     """
-    greedy_b = jnp.argmax(logp_bv, -1).astype(jnp.int32)
+    greedy_b = argmax(logp_bv)
 
     def sampled() -> jax.Array:
         truncating = jnp.any((draw.top_p < 1.0) | (draw.top_k > 0) | (draw.min_p > 0.0))
@@ -100,7 +114,7 @@ def choose(logp_bv: jax.Array, draw: Draw, key_b2: jax.Array, made_b: jax.Array)
             key = jax.random.fold_in(jax.random.wrap_key_data(key_2, impl="threefry2x32"), made)
             return jax.random.gumbel(key, (logp_bv.shape[-1],))
 
-        drawn_b = jnp.argmax(kept + jax.vmap(noise)(key_b2, made_b), -1).astype(jnp.int32)
+        drawn_b = argmax(kept + jax.vmap(noise)(key_b2, made_b))
         return jnp.where(draw.temperature > 0, drawn_b, greedy_b)
 
     return jax.lax.cond(jnp.any(draw.temperature > 0), sampled, lambda: greedy_b)

@@ -83,6 +83,7 @@ class Schedule:
         self.view = device.view()
         self.draw = sample.Draw.idle(device.shape.slots)
         self.key_b2 = np.zeros((device.shape.slots, 2), np.uint32)
+        self.text_bw = np.zeros((device.shape.slots, device.shape.text), np.int32) if device.shape.guesses else None
 
     def run(self) -> Iterator[Completion]:
         """Fill, decode, hand out, until nothing is left."""
@@ -127,6 +128,8 @@ class Schedule:
         )
         self.draw.set(slot, request.sampling)
         self.key_b2[slot] = sample.row_key(request.seed, request.step, request.key or request.id, number)
+        if self.text_bw is not None:
+            self.text_bw[slot, : len(prompt.ids)] = prompt.ids
         labels = _labels(request)[ready.base :]  # the last token's too: the first chunk writes it behind the others
         self.view.row_label_bs[slot] = LABEL_ID["generated"]
         self.view.row_label_bs[slot, : len(labels)] = labels
@@ -212,6 +215,8 @@ class Schedule:
             eos_stops_b=np.zeros(b, bool),
             key_b2=self.key_b2,
             draw=self.draw,
+            text_bw=self.text_bw,
+            held_b=np.ones(b, np.int32),
         )
         view = self.view._replace(base_b=np.zeros(b, np.int32), prefix_b=np.full(b, -1, np.int32))
         view.filled_b[:] = 0
@@ -219,6 +224,7 @@ class Schedule:
             slots.token_b[slot], slots.label_b[slot], slots.made_b[slot] = row.token, row.label, row.made
             slots.budget_b[slot] = row.budget - row.made
             slots.active_b[slot] = True
+            slots.held_b[slot] = row.ready.base + row.filled + 1
             slots.eos_stops_b[slot] = not row.ready.request.sampling.ignore_eos
             view.filled_b[slot] = row.filled
             view.base_b[slot], view.prefix_b[slot] = row.ready.base, row.ready.prefix
@@ -236,8 +242,8 @@ class Schedule:
         """Take a row's new tokens in; the completion when the row is done."""
         n = int(chunk.count_b[slot])
         names = [name for name in chunk._fields[3:] if getattr(chunk, name) is not None]
-        row.pieces.append({name: getattr(chunk, name)[:n, slot] for name in names})
-        tokens = row.pieces[-1]["token_cb"]
+        row.pieces.append({name: getattr(chunk, name)[slot, :n] for name in names})
+        tokens = row.pieces[-1]["token_bc"]
         row.made, row.filled, row.token, row.label = (
             row.made + n,
             row.filled + n,
@@ -247,6 +253,9 @@ class Schedule:
         stopped = not row.ready.request.sampling.ignore_eos and bool(np.isin(tokens[-1], self.engine.stop_ids))
         keep = row.finder.push(tokens[:-1] if stopped else tokens)
         self.stats.completion_tokens += n
+        if self.text_bw is not None:
+            held = row.ready.base + row.filled + 1
+            self.text_bw[slot, held - n : held] = tokens
         if keep is None and not stopped and row.made < row.budget:
             return None
         self.rows[slot] = None
@@ -259,7 +268,7 @@ class Schedule:
         made: dict[str, np.ndarray] = {
             name: np.concatenate([piece[name] for piece in row.pieces])[:keep] for name in row.pieces[0]
         }
-        mass = made.get("mass_cbqaz")
+        mass = made.get("mass_bcqaz")
         if config.prompt and row.ready.prompt_mass is None:
             ids, capture = request.prompt.ids, self.engine.capture
             row.ready.prompt_mass = replay(self.engine.model, ids, _labels(request), capture)[..., : len(LABELS)]
@@ -268,11 +277,11 @@ class Schedule:
             sample=row.sample,
             text=row.finder.finish(),
             finish=finish,
-            ids=made["token_cb"],
-            logprobs=made.get("logprob_cb"),
-            entropy=made.get("entropy_cb"),
-            top_ids=made.get("top_id_cbj"),
-            top_logprobs=made.get("top_logprob_cbj"),
+            ids=made["token_bc"],
+            logprobs=made.get("logprob_bc"),
+            entropy=made.get("entropy_bc"),
+            top_ids=made.get("top_id_bcj"),
+            top_logprobs=made.get("top_logprob_bcj"),
             mass=None if mass is None else mass[..., : len(LABELS)],
             prompt_mass=row.ready.prompt_mass,
             prompt_tokens=len(request.prompt.ids),

@@ -53,8 +53,9 @@ def requests(make_request):
 
 @pytest.fixture(scope="module", params=["mean", "all"])
 def engine(request, make_engine):
-    """Chunks of 8, so that completions cross them; sharing on."""
-    return make_engine(min_prefix=64, capture={"attention": "all", "heads": request.param})
+    """Chunks of 8, so that completions cross them; sharing on. One of them guesses ahead."""
+    guesses = 3 if request.param == "all" else 0
+    return make_engine(min_prefix=64, guesses=guesses, capture={"attention": "all", "heads": request.param})
 
 
 @pytest.fixture(scope="module")

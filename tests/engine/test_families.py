@@ -37,14 +37,18 @@ SINK = LABEL_ID["sink"]
 @pytest.fixture(
     scope="module",
     params=[
-        "gpt_oss",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen3_moe", "qwen3_moe stacked", "gpt_oss stacked")),
+        "gpt_oss guessing",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("gpt_oss", "qwen3_moe", "qwen3_moe stacked", "gpt_oss stacked")
+        ),
     ],
 )
 def engine(request, make_engine, make_model):
-    family, *stacked = request.param.split()
-    model = make_model(stacked=bool(stacked), **FAMILIES[family])
-    return make_engine(model, min_prefix=64, capture={"attention": "all", "heads": "all"})
+    family, *how = request.param.split()
+    model = make_model(stacked="stacked" in how, **FAMILIES[family])
+    guesses = 2 if "guessing" in how else 0
+    return make_engine(model, min_prefix=64, guesses=guesses, capture={"attention": "all", "heads": "all"})
 
 
 @pytest.fixture(scope="module")

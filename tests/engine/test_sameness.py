@@ -75,7 +75,9 @@ def test_the_base_is_what_a_full_forward_pass_gives(base, requests, expected, or
     "fields",
     [
         {"slots": 1},
+        {"slots": 1, "guesses": 0},
         {"slots": 3, "chunk": 5},
+        {"slots": 3, "chunk": 5, "guesses": 4, "min_prefix": 64},
         {"slots": 8, "chunk": 64, "stacked": True},
         {"slots": 8, "min_prefix": 64, "prefixes": 1},
     ],
@@ -86,13 +88,13 @@ def test_slots_chunks_layouts_and_sharing(make_engine, requests, answers, same, 
 
 
 @pytest.mark.parametrize(
-    ("mesh", "stacked"),
-    [({"data": 8}, False), ({"fsdp": 4, "tensor": 2}, True), ({"data": 2, "tensor": 4}, False)],
-    ids=["data=8", "fsdp=4 tensor=2 stacked", "data=2 tensor=4"],
+    ("mesh", "stacked", "guesses"),
+    [({"data": 8}, False, 0), ({"fsdp": 4, "tensor": 2}, True, 2), ({"data": 2, "tensor": 4}, False, 0)],
+    ids=["data=8", "fsdp=4 tensor=2 stacked, guessing", "data=2 tensor=4"],
 )
-def test_meshes(make_engine, requests, answers, same, mesh, stacked):
+def test_meshes(make_engine, requests, answers, same, mesh, stacked, guesses):
     """With tensor=4 the two kv heads are whole on every device, with tensor=2 they are cut."""
-    same(answers(make_engine(slots=8, min_prefix=64, mesh=mesh, stacked=stacked), requests))
+    same(answers(make_engine(slots=8, min_prefix=64, mesh=mesh, stacked=stacked, guesses=guesses), requests))
 
 
 def test_order_and_company(base, requests, answers, same):

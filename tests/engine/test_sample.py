@@ -164,3 +164,13 @@ def test_row_keys_are_distinct_and_pinned():
     assert len({tuple(sample.row_key(*case)) for case in cases}) == len(cases)
     # A stored run can be resumed by a later process and a later version: these numbers must never change.
     assert sample.row_key(7, 3, "musique/2hop", 2).tolist() == [2384949035, 627120972]
+
+
+@given(st.integers(4096, 4096 + 300), st.integers(1, 4), st.integers(0, 2**31))
+@settings(max_examples=30, deadline=None)
+def test_argmax_of_long_rows(width, levels, seed):
+    """The first of the largest, as numpy has it; few levels make many ties."""
+    x_bv = np.random.default_rng(seed).integers(0, levels, (3, width)).astype(np.float32)
+    np.testing.assert_array_equal(sample.argmax(x_bv), x_bv.argmax(-1))
+    x_bv[1] = -np.inf
+    np.testing.assert_array_equal(sample.argmax(x_bv), x_bv.argmax(-1))

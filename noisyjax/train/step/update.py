@@ -20,7 +20,7 @@ import optax
 
 from noisyjax.models import Layout, ModelConfig, lora, moe
 from noisyjax.models.decoder import Decoder, Remat
-from noisyjax.models.sharding import platform
+from noisyjax.models.sharding import compiler_options, platform
 from noisyjax.train.objective.metrics import Mean, Metrics, Total, merge
 from noisyjax.train.step.config import UpdateConfig
 from noisyjax.train.step.logprobs import logprobs_and_load, target_logprobs
@@ -108,7 +108,8 @@ class Updater:
         self.frozen: Params = frozen or {}
         self.scale, self.router_aux = scale, router_aux
         self.policy = Policy(model, config.dtype, config.remat, temperature, valid_v, layout)
-        self._score = jax.jit(self.policy.logprobs)
+        self._how = compiler_options(layout)
+        self._score = jax.jit(self.policy.logprobs, compiler_options=self._how)
         self._load = jax.jit(lambda params, rows: self.policy.logprobs_and_load(params, rows)[2])
         self._programs: _Programs | None = None
 
@@ -204,7 +205,7 @@ class Updater:
                     lambda: ({path: jnp.zeros(shape) for path, shape in shapes.items()}, jnp.float32(0)),
                     out_shardings=total,
                 ),
-                jax.jit(self._add, donate_argnums=0, out_shardings=(total, None)),
+                jax.jit(self._add, donate_argnums=0, out_shardings=(total, None), compiler_options=self._how),
                 jax.jit(self._apply, donate_argnums=0, out_shardings=(layout, None, None)),
             )
         return self._programs
