@@ -61,16 +61,19 @@ def update(found: dict) -> dict:
     return next(one for one in found["programs"] if one["name"] == "update")
 
 
+def judged(tiny: Path, placement: str = "shared", **mesh: int) -> str:
+    engine = {"kind": "local", "model": str(tiny), "mesh": mesh}
+    judge = {"kind": "engine", "placement": placement, "max_tokens": 32, "engine": engine}
+    return f"judge={json.dumps(judge)}"
+
+
 @compiler
 @pytest.mark.slow
 def test_every_program_of_a_run_with_a_judge(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    judge = (
-        f"judge={{kind: engine, max_tokens: 32, engine: {{kind: local, model: {tiny}, mesh: {{tensor: 2, data: 2}}}}}}"
-    )
     out = tmp_path / "plan.json"
     prices = tmp_path / "prices.yaml"
     prices.write_text("v5e: {on_demand: 2.0, spot: 1.0}\n")
-    words = ("mesh.fsdp=2", "mesh.tensor=2", judge, "--prices", str(prices))
+    words = ("mesh.fsdp=2", "mesh.tensor=2", judged(tiny, tensor=2, data=2), "--prices", str(prices))
     assert run(tiny, "v5e-4", *words, out=out) == 0
     (found,) = json.loads(out.read_text())
     named = {one["name"]: one for one in found["programs"]}
@@ -93,15 +96,17 @@ def test_every_program_of_a_run_with_a_judge(tiny: Path, tmp_path: Path, capsys:
 
 
 @compiler
-@pytest.mark.parametrize(
-    ("topology", "mesh"),
-    [("v5p-16", ("mesh.fsdp=4", "mesh.tensor=2")), ("v6e-8", ("mesh.fsdp=8",)), ("tpu7x-8", ("mesh.fsdp=8",))],
-)
-def test_an_update_compiles_for_other_kinds(topology: str, mesh: tuple[str, ...], tiny: Path, tmp_path: Path) -> None:
-    assert run(tiny, topology, *mesh, "--only", "update", out=tmp_path / "plan.json") == 0
+@pytest.mark.slow
+@pytest.mark.parametrize(("topology", "fsdp"), [("v5p-8", 2), ("v6e-4", 2), ("tpu7x-8", 4)])
+def test_a_run_with_a_judge_compiles_for_other_kinds(topology: str, fsdp: int, tiny: Path, tmp_path: Path) -> None:
+    names = ("update", "prefill", "decode", "judge prefill", "judge decode")
+    words = (f"mesh.fsdp={fsdp}", "mesh.tensor=2", judged(tiny, tensor=2, data=fsdp))
+    only = [word for name in names for word in ("--only", name)]
+    assert run(tiny, topology, *words, *only, out=tmp_path / "plan.json") == 0
     (found,) = json.loads((tmp_path / "plan.json").read_text())
     assert found["devices"] == parse_accelerator(topology).devices
-    assert update(found)["fits"]
+    assert [one["name"] for one in found["programs"]] == list(names)
+    assert all(one["fits"] for one in found["programs"])
     assert 0 < found["mfu"] < 1
 
 

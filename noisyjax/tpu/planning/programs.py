@@ -18,8 +18,8 @@ from jax.sharding import NamedSharding
 from noisyjax.engine import cache, programs
 from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.device import PIECE, Device, Shape
-from noisyjax.engine.local import _capture, _even_slots
-from noisyjax.engine.mesh import open_layout
+from noisyjax.engine.local import _capture, _even_slots, _guesses
+from noisyjax.engine.mesh import host_layout, open_layout
 from noisyjax.engine.sample import Draw
 from noisyjax.models import Layout, ModelConfig, lora, param_specs, shardings
 from noisyjax.models.decoder import Decoder
@@ -188,7 +188,7 @@ class _Recorder(Device):
 
 @dataclass(frozen=True)
 class Sampling:
-    """An engine's work in a step: prompts that are prefilled, each of so many tokens, and samples drawn from them."""
+    """A host's work with an engine in a step: prompts that are prefilled, each of so many tokens, and samples drawn."""
 
     prompts: int
     prompt: int
@@ -234,7 +234,7 @@ class Engine:
                 held = {"parameters": state, "cache": args[1]}
                 yield Program(f"{self.name}prefill", call, args, held, {**beside, "cache": device_bytes(rows)}, pieces)
                 device.rows = rows
-            idle = _idle(self.shape.slots)
+            idle = _idle(self.shape)
             valid_v, stops = np.ones(self.cfg.vocab_size, bool), np.full(16, -1, np.int32)
             device.decode(idle, device.view(), valid_v, stops, False)
             call, args = device.recorded["decode"]
@@ -242,20 +242,28 @@ class Engine:
             yield Program(f"{self.name}{name}", call, args, kinds, beside, times, self.shape.chunk)
 
 
-def _idle(b: int) -> programs.Slots:
+def _idle(shape: Shape) -> programs.Slots:
+    b = shape.slots
     zeros, no = np.zeros(b, np.int32), np.zeros(b, bool)
-    return programs.Slots(zeros, np.zeros(b, np.uint8), zeros, zeros, no, no, np.zeros((b, 2), np.uint32), Draw.idle(b))
+    text_bw = np.zeros((b, shape.text), np.int32) if shape.guesses else None
+    keys_b2, labels_b = np.zeros((b, 2), np.uint32), np.zeros(b, np.uint8)
+    return programs.Slots(zeros, labels_b, zeros, zeros, no, no, keys_b2, Draw.idle(b), text_bw, zeros)
 
 
 def engine(config: LocalConfig, cfg: ModelConfig, layout: Layout, dtype: str, work: Sampling, name: str = "") -> Engine:
     """The engine of a config on a mesh, its caches as long as its work wants."""
     model = Decoder(cfg, abstract_params(cfg, layout, dtype), stacked=True, layout=layout)  # type: ignore[arg-type]
-    slots = _even_slots(config.slots, layout)
-    row = cache.capacity(max(work.prompt + work.tokens, config.row or 0) + config.chunk)
-    shape = Shape(slots, row, 0, 0, config.chunk)
+    guesses = _guesses(config)
+    slots = _even_slots(config.slots, layout, 1 if guesses else 2)
+    width = programs.fresh_width(config.chunk, guesses)
+    row = cache.capacity(max(work.prompt + work.tokens, config.row or 0) + width)
+    shape = Shape(slots, row, 0, 0, config.chunk, guesses)
     return Engine(name, cfg, layout, model, shape, _capture(config.capture, cfg.n_layers), work)
 
 
-def serving(layout: Layout) -> Layout:
-    """The sampler's on the devices of a trainer's."""
-    return Layout(layout.mesh, SERVING)
+def serving(layout: Layout, hosts: int = 1) -> Layout:
+    """The sampler's on the devices of a trainer's; on several hosts that of the first, which has a copy of its own.
+
+    Raises UsageError where no host has room for one.
+    """
+    return Layout(layout.mesh, SERVING) if hosts == 1 else host_layout(layout, SERVING, 0)

@@ -80,6 +80,8 @@ def candidates(subject: Subject, cfg: ModelConfig, where: Slice) -> Iterator[Can
         fsdp = free // tensor // expert
         if expert > 1 and cfg.moe is None:
             continue
+        if subject.kind == "grpo" and where.hosts > 1 and where.devices // where.hosts % (expert * tensor):
+            continue  # no host could sample
         try:
             partition_specs(cfg, MeshConfig(fsdp=fsdp, expert=expert, tensor=tensor).axes, TRAINING)
         except ShardingError:

@@ -38,14 +38,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
         def update(words: Sequence[str]) -> Compiled:
             print(f"{where.name}: trying {' '.join(words)}", file=sys.stderr, flush=True)
-            made = _run(read_subject(request["source"], [*request["overrides"], *words]), cfg, devices)
+            made = _run(read_subject(request["source"], [*request["overrides"], *words]), cfg, devices, where.hosts)
             return _compile(made.programs[0], where)
 
         words, known["update"], tried = search.best(subject, cfg, where, update)
         subject = read_subject(request["source"], [*request["overrides"], *words])
     partition_specs(cfg, _mesh(subject).axes, SERVING if subject.kind == "eval" else TRAINING)
     _check_devices(subject, where)
-    made = _run(subject, cfg, devices)
+    made = _run(subject, cfg, devices, where.hosts)
     wanted = [p for p in made.programs if not request["only"] or p.name in request["only"]]
     if not wanted:
         name, names = request["only"][0], [p.name for p in made.programs]
@@ -61,37 +61,41 @@ class _Made:
         self.train, self.engines, self.programs = train, engines, programs
 
 
-def _run(subject: Subject, cfg: ModelConfig, devices: Sequence[Any]) -> _Made:
+def _run(subject: Subject, cfg: ModelConfig, devices: Sequence[Any], hosts: int) -> _Made:
+    """The whole slice trains; each host samples and judges its share on its own devices."""
     config, judge_config = subject.config, subject.judge
+    own = devices if hosts == 1 else [device for device in devices if device.process_index == 0]
     train = None if subject.kind == "eval" else training(config, cfg, devices)
     engines: list[Engine] = []
     if subject.kind == "grpo":
         assert train is not None
-        rollout, groups = config.rollout, config.prompts
+        rollout, groups = config.rollout, -(-config.prompts // hosts)
         local = LocalConfig(model=config.model, slots=rollout.slots, chunk=rollout.chunk, capture={"attention": "none"})  # type: ignore[arg-type]
         dtype = config.update.dtype if rollout.dtype == "auto" else rollout.dtype
         prompt = config.data.prompt.max_prompt_tokens or config.update.row_tokens - rollout.max_tokens
         work = Sampling(groups, prompt, groups * rollout.samples, rollout.max_tokens)
-        engines.append(engine(local, cfg, serving(train.layout), dtype, work))
+        engines.append(engine(local, cfg, serving(train.layout, hosts), dtype, work))
     elif subject.kind == "eval":
-        layout = open_layout(config.engine.mesh, cfg, SERVING, devices=devices)
+        layout = open_layout(config.engine.mesh, cfg, SERVING, devices=own)
         assert layout is not None
         row = config.engine.row or config.engine.context or cfg.max_positions
         new = min(config.sampling.max_tokens, row - 1)
         work = Sampling(config.engine.slots, row - new, config.engine.slots, new)
         engines.append(engine(config.engine, cfg, layout, _dtype(config.engine, cfg), work))
     if judge_config is not None:
-        engines.append(_judge(subject, judge_config, devices))
+        engines.append(_judge(subject, judge_config, own, hosts))
     return _Made(train, engines, list(_programs(subject, train, engines)))
 
 
-def _judge(subject: Subject, config: LocalConfig, devices: Sequence[Any]) -> Engine:
+def _judge(subject: Subject, config: LocalConfig, devices: Sequence[Any], hosts: int) -> Engine:
     judge = subject.config.judge
     cfg = architecture(config.model, keep_quantised=_keeps(config))
     split = getattr(judge, "placement", "shared") == "split"
     layout = open_layout(config.mesh, cfg, SERVING, devices=devices[-config.mesh.devices :] if split else devices)
     assert layout is not None
-    samples = subject.config.prompts * subject.config.rollout.samples if subject.kind == "grpo" else config.slots
+    samples = config.slots
+    if subject.kind == "grpo":
+        samples = -(-subject.config.prompts // hosts) * subject.config.rollout.samples
     verdicts = samples * (2 if subject.kind == "grpo" and subject.config.reward.asks_rationale else 1)
     prompt = (judge.question_chars + 3 * judge.candidate_chars) // 4 + 400  # four characters a token, and the form
     work = Sampling(verdicts, min(prompt, cfg.max_positions - judge.max_tokens), verdicts, judge.max_tokens)
@@ -128,17 +132,24 @@ def _check_devices(subject: Subject, where: Slice) -> None:
     """A plan is for a whole slice. UsageError for a mesh that leaves some of it out, or wants more."""
     config = subject.config
     mesh, key = _mesh(subject), "engine.mesh" if subject.kind == "eval" else "mesh"
-    own = 0
+    free, of, own = where.devices, f"{where.name} ({where.shape})", 0
+    if subject.kind == "eval":
+        free, of = free // where.hosts, f"a host of {of}" if where.hosts > 1 else of
     if getattr(getattr(config, "judge", None), "placement", "shared") == "split":
         own = config.judge.engine.mesh.devices
-    if mesh.devices + own == where.devices:
+        if where.hosts > 1:
+            raise UsageError(
+                f"judge.placement=split is for one host, and {of} has {where.hosts}: say judge.placement=shared, "
+                "judge.engine.offload=true and rollout.offload=true"
+            )
+    if mesh.devices + own == free:
         return
     shape = " x ".join(f"{axis}={n}" for axis, n in mesh.axes.items() if n > 1) or "of one device"
     beside = f", the judge's {own}" if own else ""
     axis = "data" if subject.kind == "eval" else "fsdp"
     raise UsageError(
-        f"{key} {shape} makes {mesh.devices} devices{beside}, but {where.name} ({where.shape}) has {where.devices}: "
-        f"say {key}.{axis}={where.devices - own}, another product of {where.devices - own}, or --search"
+        f"{key} {shape} makes {mesh.devices} devices{beside}, but {of} has {free}: "
+        f"say {key}.{axis}={free - own}, another product of {free - own}, or --search"
     )
 
 
