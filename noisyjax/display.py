@@ -28,11 +28,16 @@ class Display(ABC):
         self._start = self._said = clock()
         self._bar: Progress | None = None
         console = Console(stderr=True)
-        if console.is_terminal:
+        if console.is_terminal and not self.quiet:
             columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
             name_column = TextColumn("{task.description}", markup=False)
             self._bar = Progress(name_column, *columns, TextColumn("{task.fields[text]}"), console=console)
             self._task = self._bar.add_task(self.name, total=total, completed=done, text="")
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is shown: another process speaks for the run."""
+        return False
 
     @abstractmethod
     def opening(self) -> str:
@@ -74,7 +79,7 @@ class Display(ABC):
         """A line of its own, above the live one."""
         if self._bar is not None:
             self._bar.console.print(visible(text), markup=False, highlight=False)
-        else:
+        elif not self.quiet:
             print(visible(text), file=sys.stderr, flush=True)
 
     def line(self) -> str:

@@ -9,10 +9,12 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar, Optional
 
 _END = object()
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PASSED_ON = signal.SIGUSR1
+"""Stands for a stop at another host of the same run."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -29,39 +31,53 @@ class Interrupts:
     A second signal raises at once. In a thread other than the main one signals are left alone.
     """
 
+    present: ClassVar[Optional["Interrupts"]] = None
+    """The innermost one that is entered."""
+
     def __init__(self) -> None:
-        self._waiting = False
+        self.waiting, self._passed_on = False, False
         self._pending: int | None = None
         self._old: dict[int, Any] = {}
+        self._outer: Interrupts | None = None
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            self._old = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+            self._old = {number: signal.signal(number, self._handle) for number in (*_SIGNALS, PASSED_ON)}
+            self._outer, Interrupts.present = Interrupts.present, self
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._old:
+            Interrupts.present = self._outer
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        if self._waiting or self._pending is not None:
+        if number == PASSED_ON:
+            self._passed_on = True  # no second signal: a stop often reaches several hosts at once
+            if self.waiting:
+                raise Stopped(number)
+        elif self.waiting or self._pending is not None:
             raise Stopped(number)
-        self._pending = number
+        else:
+            self._pending = number
 
     def check(self) -> None:
         """Raise Stopped if a signal is pending."""
         if self._pending is not None:
             raise Stopped(self._pending)
+        if self._passed_on:
+            raise Stopped(PASSED_ON)
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
         """Signals raise at once inside: for work that may be cut anywhere."""
-        self._waiting = True
+        self.waiting = True
         try:
             self.check()
             yield
         finally:
-            self._waiting = False
+            self.waiting = False
 
     def watch[T](self, items: Iterable[T]) -> Iterator[T]:
         """The items, each waited for interruptibly; what the caller does with one is not interrupted."""
@@ -72,3 +88,18 @@ class Interrupts:
             if item is _END:
                 return
             yield item  # type: ignore[misc]
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """For a piece of what signals may cut that must not be cut itself: they wait until it is over."""
+    now = Interrupts.present
+    if now is None or not now.waiting:
+        yield
+        return
+    now.waiting = False
+    try:
+        yield
+    finally:
+        now.waiting = True
+    now.check()

@@ -75,7 +75,10 @@ def main(words: Sequence[str] | None = None) -> None:
     debug = "--debug" in words[:end]
     words = [w for w in words[:end] if w != "--debug"] + words[end:]
     # Without `standalone_mode` the verb's value comes back, or the code of a typer.Exit.
-    sys.exit(guarded(lambda: app(words, standalone_mode=False), debug))
+    code = guarded(lambda: app(words, standalone_mode=False), debug)
+    if hosts := sys.modules.get("noisyjax.hosts"):  # not imported just to ask, like the models below
+        hosts.leave(code)
+    sys.exit(code)
 
 
 def guarded(action: Callable[[], object], debug: bool) -> int:
@@ -97,6 +100,8 @@ def guarded(action: Callable[[], object], debug: bool) -> int:
         return 1
     except Exception as error:
         if not _is_model_error(error):
+            if hosts := sys.modules.get("noisyjax.hosts"):
+                hosts.settle()
             raise
         return _fail(str(error), 2, debug)
 

@@ -20,17 +20,19 @@ def evaluate(
     with `axes` is several runs, one after the other: models, methods, settings of a model.
     """
     from noisyjax import evaluate as room
+    from noisyjax import hosts
 
     runs = room.load_runs(config, overrides or (), share)
     if only_list:
         for run in runs:
             typer.echo(f"{run.name}\t{run.out}")
         return
-    room.evaluate_all(runs)
-    if table:
-        from noisyjax.report import print_report
+    with hosts.joined(*runs, detect=any(run.engine.kind == "local" for run in runs)):
+        room.evaluate_all(runs)
+        if table and hosts.first():
+            from noisyjax.report import print_report
 
-        print_report([run.out for run in runs])
+            print_report([run.out for run in runs])
 
 
 def rescore(

@@ -1,5 +1,6 @@
 """`noisyjax train sft`, `noisyjax train grpo` and `noisyjax export`."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def sft(config: str = CONFIG, overrides: list[str] = OVERRIDES) -> None:
     from noisyjax.config import load
 
     done = load(room.SftConfig, config, overrides or ())
-    _finish(room.train_sft(done, _evaluator(done)), done.out)
+    _run(room.train_sft, done)
 
 
 @app.command("grpo")
@@ -29,7 +30,7 @@ def grpo(config: str = CONFIG, overrides: list[str] = OVERRIDES) -> None:
     from noisyjax.config import load
 
     done = load(room.GrpoConfig, config, overrides or ())
-    _finish(room.train_grpo(done, _evaluator(done)), done.out)
+    _run(room.train_grpo, done)
 
 
 def export(
@@ -55,6 +56,15 @@ def _evaluator(config: Any) -> Any:
     from noisyjax.evaluate import evaluator
 
     return lambda learner: evaluator(config, learner)
+
+
+def _run(train: Callable[..., Any], config: Any) -> None:
+    from noisyjax import hosts
+
+    with hosts.joined(config):
+        done = train(config, _evaluator(config))
+        if hosts.first():
+            _finish(done, config.out)
 
 
 def _finish(done: Any, out: str) -> None:

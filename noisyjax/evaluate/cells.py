@@ -130,6 +130,16 @@ def in_shard(shard: str | None, dataset: str, question: str) -> bool:
     return int.from_bytes(digest[:8], "big") % count == index - 1
 
 
+def share_of(shard: str | None, part: int, parts: int) -> str:
+    """The `part`-th (from 0) of `parts` shares of a shard: together they hold its questions, each once.
+
+    >>> share_of(None, 1, 4), share_of("2/3", 1, 4)
+    ('2/4', '5/12')
+    """
+    index, count = map(int, (shard or "1/1").split("/"))
+    return f"{index + count * part}/{count * parts}"
+
+
 def _gaps(cell: Cell, question: str, done: Collection[Key]) -> list[tuple[int, int]]:
     """(first sample, how many) of each run of samples that are missing."""
     gaps: list[tuple[int, int]] = []

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from noisyjax import hosts
 from noisyjax.display import Display
 from noisyjax.records import Completion, Score, State
 
@@ -15,6 +16,10 @@ class RunProgress(Display):
         super().__init__(name, total, done, clock)
         self._tokens = 0
         self._states: Counter[str] = Counter()
+
+    @property
+    def quiet(self) -> bool:
+        return not hosts.first()
 
     def opening(self) -> str:
         return f"{self.total - self.done} of {self.total} samples to do"

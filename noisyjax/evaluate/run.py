@@ -1,15 +1,18 @@
 """Runs the cells of a sweep: generate, store, score; then ask the judge; stop cleanly, go on where it stopped."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from noisyjax import hosts
 from noisyjax.bench import Bench, load_bench
 from noisyjax.config import config_hash, identity, to_yaml
 from noisyjax.engine.opened import OpenEngine, answers, open_engine
-from noisyjax.evaluate.cells import Cell, Plan, plan
+from noisyjax.errors import UsageError
+from noisyjax.evaluate.cells import Cell, Plan, plan, share_of
 from noisyjax.evaluate.judging import judge_run
 from noisyjax.evaluate.progress import RunProgress
 from noisyjax.evaluate.prompts import question_record, store_prompt
@@ -18,7 +21,8 @@ from noisyjax.evaluate.schema import EvalConfig, KeepConfig
 from noisyjax.evaluate.score import Presented, Reading, TaskScorer
 from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.records import Completion, Finish, NoisyPrompt, Request
-from noisyjax.store import Key, Manifest, RunWriter, check_place
+from noisyjax.store import Key, Manifest, RunWriter, check_place, open_folder
+from noisyjax.store.manifest import MANIFEST_NAME
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,20 @@ def evaluate(config: EvalConfig, opened: OpenEngine | None = None) -> Outcome:
     `opened` takes the place of the engine that the config names, and is then not closed here.
     Raises UsageError for what cannot be run, RunError when storing or the engine fails for good, and Stopped on Ctrl-C
     or SIGTERM; after the last two the same call goes on where it was.
+
+    On several hosts each does its share of the questions on a model of its own, and stores it as a shard of the run.
+    All return when all are done, and the outcome is that of all.
     """
+    if hosts.count() == 1:
+        return _evaluate(config, opened)
+    hosts.first_only(lambda: _check_shards(config))
+    mine = config.model_copy(update={"shard": share_of(config.shard, hosts.index(), hosts.count())})
+    parts = hosts.gather(lambda: _evaluate(mine, opened))
+    samples, fresh, errors = (sum(getattr(part, name) for part in parts) for name in ("samples", "fresh", "errors"))
+    return Outcome(config.out, samples, fresh, errors)
+
+
+def _evaluate(config: EvalConfig, opened: OpenEngine | None) -> Outcome:
     check_place(_folder(config))  # again when it is opened; here before a model is loaded
     bench = load_bench(config.bench)
     work = plan(config, bench)
@@ -189,3 +206,16 @@ def _folder(config: EvalConfig) -> str:
     """Each shard is a run of its own inside `out`; reports read them as one."""
     out = config.out.rstrip("/")
     return out if config.shard is None else f"{out}/shard-{config.shard.replace('/', '-of-')}"
+
+
+def _check_shards(config: EvalConfig) -> None:
+    """UsageError when the run was begun by another number of hosts, whose shares of the questions were others."""
+    folder = open_folder(config.out)
+    of = int(share_of(config.shard, 0, hosts.count()).split("/")[1])
+    held = {int(name.rpartition("-")[2]) for name in folder.children() if re.fullmatch(r"shard-\d+-of-\d+", name)}
+    held |= {1} if folder.read(MANIFEST_NAME) is not None else set()
+    if others := held - {of}:
+        raise UsageError(
+            f"{config.out} was begun in {max(others)} share(s) and cannot be gone on with in {of}: give it "
+            f"{max(others)} host(s) again, or choose another `out`"
+        )

@@ -10,6 +10,7 @@ from noisyjax.bench.schema import BenchConfig
 from noisyjax.config import Schema
 from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.remote import RemoteConfig
+from noisyjax.hosts import HostsConfig
 from noisyjax.judge import JudgeConfig
 
 _FREE: dict[str, Any] = {"affects_results": False}
@@ -75,7 +76,10 @@ class EvalConfig(Schema):
     prompt_opens_thought: bool | None = None
     """Whether completions begin inside a thought. null: as the chat template says; no for endpoints."""
     shard: str | None = Field(default=None, json_schema_extra=_FREE)
-    """`i/n`: do only the i-th of n shares of the questions (by hash), for several hosts on one run."""
+    """`i/n`: do only the i-th of n shares of the questions (by hash), for machines that do not know of each other."""
+    hosts: HostsConfig = Field(default_factory=HostsConfig, json_schema_extra=_FREE)
+    """Several hosts that know of each other: each has a copy of the model on its own devices, and its share of the
+    questions."""
 
     @field_validator("shard")
     @classmethod

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from noisyjax.config import Schema
 from noisyjax.engine.config import MeshConfig
+from noisyjax.hosts import HostsConfig
 from noisyjax.instruct import DataConfig
 from noisyjax.judge import EngineJudgeConfig, RuleJudgeConfig
 from noisyjax.train.objective.config import AdvantageConfig, LossConfig
@@ -66,6 +67,8 @@ class LoopConfig(Schema):
     """Length of the run. May be raised to go on with a finished one, where the learning rate's schedule allows it."""
     bad_steps: int = Field(default=3, ge=1, json_schema_extra=_FREE)
     """Steps in a row with a loss or gradient that is no number before the run stops; each is skipped and counted."""
+    hosts: HostsConfig = Field(default=HostsConfig(), json_schema_extra=_FREE)
+    """Several hosts that train one model: `mesh` is then cut over the devices of all."""
     evaluate: EvaluateConfig = EvaluateConfig()
     state: StateConfig = StateConfig()
     log: LogConfig = LogConfig()

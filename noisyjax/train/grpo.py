@@ -9,13 +9,15 @@ devices changes rounding and nothing else.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from noisyjax import hosts
 from noisyjax.errors import UsageError
-from noisyjax.instruct import prompt_stream
+from noisyjax.instruct import Asked, prompt_stream
 from noisyjax.judge import Judge
 from noisyjax.records import Completion, Finish
 from noisyjax.store import model_identity
@@ -36,11 +38,32 @@ from noisyjax.train.watch.samples import sample_rows
 
 @dataclass(frozen=True)
 class Drawn:
-    """The groups of a step that are gone on with, of how many prompts, and what all verdicts cost."""
+    """The groups of a step that are gone on with, of how many prompts, and what all tokens and verdicts cost."""
 
     kept: Sequence[Judged]
     prompts: int
+    tokens: int
+    rollout_s: float
     verdicts: int
+    judge_s: float
+
+    def figures(self) -> dict[str, float | None]:
+        return {
+            "group/kept": len(self.kept) / self.prompts,
+            "seconds/rollout": self.rollout_s,
+            "speed/rollout": self.tokens / self.rollout_s if self.rollout_s else None,
+            "seconds/judge": self.judge_s,
+            "speed/judge": self.verdicts / self.judge_s if self.verdicts and self.judge_s else None,
+        }
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one host made of its share of a batch, and how long it has been at it since the step began."""
+
+    judged: list[Judged]
+    tokens: int
+    rollout_s: float
     judge_s: float
 
 
@@ -99,14 +122,7 @@ class GrpoTask:
     def gather(self, tree: Any, number: int, progress: TrainProgress) -> Taught:
         sampler = Sampler(self.learner.load_sampler(tree), self.config.rollout, seed=self.config.seed, step=number)
         drawn = self._draw(sampler, number, progress)
-        figures = {
-            "group/kept": len(drawn.kept) / drawn.prompts,
-            "seconds/rollout": sampler.seconds,
-            "speed/rollout": sampler.tokens / sampler.seconds if sampler.seconds else None,
-            "seconds/judge": drawn.judge_s,
-            "speed/judge": drawn.verdicts / drawn.judge_s if drawn.verdicts and drawn.judge_s else None,
-        }
-        return self._taught(tree, self._graded(drawn.kept), figures)
+        return self._taught(tree, self._graded(drawn.kept), drawn.figures())
 
     def learn(self, tree: Any, taught: Taught, number: int, want_samples: bool, progress: TrainProgress) -> Step:
         begin = time.perf_counter()
@@ -124,25 +140,36 @@ class GrpoTask:
     # ---- from prompts to a batch that teaches something
 
     def _draw(self, sampler: Sampler, number: int, progress: TrainProgress) -> Drawn:
-        """The step's batch: as the data comes, or (dynamic sampling) until enough groups are informative."""
+        """The step's batch: as the data comes, or (dynamic sampling) until enough groups are informative.
+
+        Each host samples and judges its share; all go on with all of it.
+        """
         kept: list[Judged] = []
         prompts, verdicts, judge_s = 0, 0, 0.0
-        for _ in range(self.config.generation_batches):
-            batch = self.stream.take(self.config.prompts)
-            prompts += batch.total
+        parts: list[Part] = []
+
+        def work(items: Sequence[Asked]) -> Part:
             with progress.stage("rollout"):
-                rollouts = sampler.draw(batch.items)
+                rollouts = sampler.draw(items)
             begin = time.perf_counter()
             with progress.stage("judge"):
                 judged = self.grader.judge(rollouts, lambda note: progress.say(f"step {number}: {note}"))
-            judge_s += time.perf_counter() - begin
+            return Part(judged, sampler.tokens, sampler.seconds, judge_s + time.perf_counter() - begin)
+
+        for _ in range(self.config.generation_batches):
+            batch = self.stream.take(self.config.prompts)
+            prompts += batch.total
+            parts = hosts.gather(partial(work, batch.items))
+            judged = [group for part in parts for group in part.judged]
+            judge_s = max(part.judge_s for part in parts)
             verdicts += sum(group.verdicts for group in judged)
             kept += judged if self.config.generation_batches == 1 else self._informative(judged)
             if not batch.total or len(kept) >= self.config.prompts:
                 break
         if not prompts:
             raise DataEnd
-        return Drawn(kept[: self.config.prompts], prompts, verdicts, judge_s)
+        tokens, rollout_s = sum(part.tokens for part in parts), max(part.rollout_s for part in parts)
+        return Drawn(kept[: self.config.prompts], prompts, tokens, rollout_s, verdicts, judge_s)
 
     def _informative(self, judged: Sequence[Judged]) -> list[Judged]:
         teaches = informative(self._advantages(self._graded(judged), None))

@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
-from noisyjax import models
+from noisyjax import hosts, models
 from noisyjax.chat import ChatTokenizer
 from noisyjax.engine.config import CaptureConfig, LocalConfig
 from noisyjax.engine.local import LocalEngine
-from noisyjax.engine.mesh import open_layout
+from noisyjax.engine.mesh import host_layout, open_layout
 from noisyjax.engine.weights import Parked, relayout
 from noisyjax.errors import UsageError
 from noisyjax.models import lora
@@ -56,11 +57,13 @@ class Learner:
         It lies on the devices that train, whatever mesh `config` names: weights do not travel.
         """
         dtype = self.updater.config.dtype if config.dtype == "auto" else config.dtype
-        return _engine(config, self.cfg, self.updater.weights(tree), dtype, self.tokenizer, self.updater.layout)
+        with hosts.collective():
+            return _engine(config, self.cfg, self.updater.weights(tree), dtype, self.tokenizer, self.updater.layout)
 
     def refresh(self, engine: LocalEngine, tree: Any) -> None:
         """Give an engine the weights of a state."""
-        engine.load_params(self.updater.weights(tree))
+        with hosts.collective():
+            engine.load_params(self.updater.weights(tree))
 
     def reference_params(self, tree: Any) -> Params:
         """The weights that KL is measured against. UsageError when there are none."""
@@ -80,7 +83,11 @@ class Learner:
 
     def logprobs(self, params: Params, rows: Rows) -> np.ndarray:
         """Log-probabilities of the rows' targets, float32 [B, P]."""
-        return np.asarray(self.updater.logprobs(params, rows)[0])
+        with hosts.collective():
+            logprob_bp = self.updater.logprobs(params, rows)[0]
+            if logprob_bp.is_fully_addressable:
+                return np.asarray(logprob_bp)
+            return np.asarray(multihost_utils.process_allgather(logprob_bp, tiled=True))
 
     def update(self, tree: Any, rows: Sequence[Rows]) -> tuple[Any, Metrics, bool]:
         """One optimizer step; `tree` is donated. False: the numbers were none, and the state is what it was."""
@@ -98,7 +105,7 @@ def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
     Raises UsageError for what cannot work (a window too short, a mesh this machine lacks), before anything is compiled.
     """
     cfg = models.read_config(config.model)
-    layout = open_layout(config.mesh, cfg, TRAINING, sequence=config.mesh.sequence)
+    layout = _layout(config, cfg)
     mesh, rules = (layout.mesh, layout.rules) if layout else (None, None)
     tokenizer = ChatTokenizer.load(config.model)
     _check_window(config, cfg)
@@ -127,6 +134,19 @@ def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
     if config.lora:
         learner.first = lora.init_adapters(cfg, config.lora.rank, config.lora.targets, config.seed, mesh, rules)
     return learner
+
+
+def _layout(config: TrainConfig, cfg: models.ModelConfig) -> Layout | None:
+    """Where the model lies: over the devices of all hosts."""
+    several, devices = hosts.count(), jax.devices()
+    if several > 1 and config.mesh.devices != len(devices):
+        raise UsageError(
+            f"mesh takes {config.mesh.devices} devices; {several} hosts have {len(devices)}, and all of them train: "
+            f"mesh.fsdp={len(devices)} would do, or mesh.data={len(devices)}"
+        )
+    return open_layout(
+        config.mesh, cfg, TRAINING, devices=devices if several > 1 else None, sequence=config.mesh.sequence
+    )
 
 
 def _router_aux(config: TrainConfig, cfg: models.ModelConfig) -> float:
@@ -170,7 +190,10 @@ def _engine(
 ) -> LocalEngine:
     """A local engine on weights that are there already: on the devices of `layout`, laid out to sample with."""
     stacked = config.stacked if config.stacked is not None else platform(layout) != "cpu"
-    serving = None if layout is None else Layout(layout.mesh, SERVING)
+    serving = None
+    if layout is not None:
+        several = hosts.count() > 1
+        serving = host_layout(layout, SERVING, jax.process_index()) if several else Layout(layout.mesh, SERVING)
     return LocalEngine(config, relayout(params, cfg, dtype, stacked, serving), tokenizer)
 
 

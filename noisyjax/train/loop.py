@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from noisyjax import hosts
 from noisyjax.config import RESOLVED_NAME, config_hash, identity, to_yaml
 from noisyjax.errors import RunError, UsageError
 from noisyjax.interrupts import Interrupts, Stopped
@@ -100,8 +101,10 @@ def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Don
     if config.evaluate.every and evaluate is None:
         raise UsageError("evaluate.every is set, but this run has nothing to evaluate with")
     with ExitStack() as stack:
-        lock = _open(config, task.kind)
-        stack.callback(lock.release)
+        lock = hosts.first_only(lambda: _open(config, task.kind))
+        hosts.agree(lambda: _check_seen(config))
+        if lock is not None:
+            stack.callback(lock.release)
         who = {"kind": task.kind, **identity(config), **task.identity()}
         checkpoints = Checkpoints(config.out, config.state, who)
         stack.callback(checkpoints.close)
@@ -111,7 +114,9 @@ def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Don
         if restored is not None:
             tree, done = restored.tree, restored.step
             task.resume(restored.about["cursor"])
-        metric_log = stack.enter_context(MetricLog(config.out, config.log, done, identity(config)))
+        metric_log = None
+        if hosts.first():
+            metric_log = stack.enter_context(MetricLog(config.out, config.log, done, identity(config)))
         progress = stack.enter_context(TrainProgress(config.name, config.steps, done or 0))
         if done is not None:
             progress.say(f"going on after step {done}" + (" (nothing left to do)" if done >= config.steps else ""))
@@ -132,17 +137,29 @@ def _open(config: LoopConfig, kind: str) -> Lock:
     return lock
 
 
+def _check_seen(config: LoopConfig) -> None:
+    """UsageError where a host has not the folder that the first one has just marked."""
+    if open_folder(config.out).read(KIND_NAME) is None:
+        raise UsageError(
+            f"out={config.out} is a folder of host 0's alone: with several hosts it lies in a bucket, or in a file "
+            "system that all of them share"
+        )
+
+
 class _Run:
-    """A run in progress. `tree`, `done` and `cursor` belong together at all times, so that it can stop anywhere."""
+    """A run in progress. `tree`, `done` and `cursor` belong together at all times, so that it can stop anywhere.
+
+    On several hosts all are at the same point at all times. The first has the lock and the log, the others None.
+    """
 
     def __init__(
         self,
         config: LoopConfig,
         task: Task,
         evaluate: Evaluate | None,
-        lock: Lock,
+        lock: Lock | None,
         checkpoints: Checkpoints,
-        metric_log: MetricLog,
+        metric_log: MetricLog | None,
         progress: TrainProgress,
     ) -> None:
         self.config, self.task, self.evaluate, self.lock = config, task, evaluate, lock
@@ -169,8 +186,9 @@ class _Run:
 
     def _step(self, interrupts: Interrupts) -> None:
         number, every, begin = self.done + 1, self.config.log.samples_every, time.perf_counter()
-        with interrupts.allowed():
-            gathered = self.task.gather(self.tree, number, self.progress)
+        gathered = self._together(interrupts, lambda: self._gather(number))
+        if gathered is None:
+            raise DataEnd
         tree, self.tree = self.tree, None
         want_samples = bool(every) and (number % every == 0 or number == 1)
         step = self.task.learn(tree, gathered, number, want_samples, self.progress)
@@ -180,14 +198,38 @@ class _Run:
             if self._evaluation_due():
                 metrics |= self._evaluated(interrupts)
         finally:
-            self.lock.renew()
-            self.log.write(number, metrics)
-            self.log.samples(number, step.samples)
+            self._write(number, metrics, step.samples)
         self.progress.step(number, metrics)
         self._count_bad(step)
         # The checkpoints kept are of steps that were good: from a bad one a person may want to go further back.
-        if step.ok and (number == self.config.steps or self.checkpoints.due(number)):
+        if step.ok and (number == self.config.steps or self._checkpoint_due(number)):
             self._save(metrics)
+
+    def _gather(self, number: int) -> Any | None:
+        """None where the data ends: that is no failure, which would cut other hosts' work on the same news."""
+        try:
+            return self.task.gather(self.tree, number, self.progress)
+        except DataEnd:
+            return None
+
+    def _together[T](self, interrupts: Interrupts, work: Callable[[], T]) -> T:
+        """`work`, which signals may cut: on all hosts or on none."""
+
+        def cut() -> T:
+            with interrupts.allowed():
+                return work()
+
+        return hosts.agree(cut)
+
+    def _write(self, number: int, metrics: Mapping[str, float | None], samples: Sequence[Mapping[str, Any]]) -> None:
+        if self.lock is not None and self.log is not None:
+            self.lock.renew()
+            self.log.write(number, metrics)
+            self.log.samples(number, samples)
+
+    def _checkpoint_due(self, number: int) -> bool:
+        """By the first host's clock."""
+        return hosts.gather(lambda: self.checkpoints.due(number))[0]
 
     def _save(self, metrics: Mapping[str, float | None]) -> None:
         """A checkpoint of the last step that is done, unless there is one."""
@@ -211,17 +253,24 @@ class _Run:
 
     def _catch_up(self, interrupts: Interrupts) -> None:
         """The evaluation of the step that the run begins at, where it is due and was not finished."""
-        if self._evaluation_due() and self.done not in self.log.evaluated:
-            self.log.amend(self.done, self._evaluated(interrupts))
+        if not self._evaluation_due() or not hosts.gather(self._not_evaluated)[0]:
+            return
+        figures = self._evaluated(interrupts)
+        if self.log is not None:
+            self.log.amend(self.done, figures)
+
+    def _not_evaluated(self) -> bool:
+        return self.log is not None and self.done not in self.log.evaluated
 
     def _evaluation_due(self) -> bool:
         every = self.config.evaluate.every
         return bool(every) and (self.done % every == 0 or self.done == self.config.steps)
 
     def _evaluated(self, interrupts: Interrupts) -> dict[str, float | None]:
-        assert self.evaluate is not None
-        with self.progress.stage("evaluation"), interrupts.allowed():
-            figures = self.evaluate(self.tree, self.done)
+        evaluate, tree = self.evaluate, self.tree
+        assert evaluate is not None
+        with self.progress.stage("evaluation"):
+            figures = self._together(interrupts, lambda: evaluate(tree, self.done))
         self.evaluations[self.done] = figures
         return {f"{EVALUATED}{name}": value for name, value in figures.items()}
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from noisyjax import hosts
 from noisyjax.config import Schema
 from noisyjax.errors import RunError
 from noisyjax.instruct import Asked
@@ -73,27 +74,25 @@ class Sampler:
         self.tokens, self.seconds = 0, 0.0
 
     def draw(self, asked: Sequence[Asked]) -> list[Rollout]:
-        """G completions for each record, in the order of `asked`. A record that comes back is sampled afresh.
+        """G completions for each record of this host's share of `asked`, in its order. A record that comes back is
+        sampled afresh.
 
         Raises RunError when the engine gave up on a sample: a policy on the own mesh has no reason to.
         """
-        names = [self._name(a.record.id) for a in asked]
+        named = hosts.share([(self._name(a.record.id), a) for a in asked])
         requests = [
             Request(name, a.prompt, self._how, self._config.samples, seed=self._seed, step=self._step, key=name)
-            for name, a in zip(names, asked, strict=True)
+            for name, a in named
         ]
         begin = time.perf_counter()
-        made: dict[str, dict[int, Completion]] = {name: {} for name in names}
+        made: dict[str, dict[int, Completion]] = {name: {} for name, _ in named}
         for completion in self._engine.generate(requests):
             if completion.finish is Finish.ERROR:
                 raise RunError(f"the sampler failed on record {completion.request_id}: {completion.error}")
             made[completion.request_id][completion.sample] = completion
             self.tokens += completion.completion_tokens
         self.seconds += time.perf_counter() - begin
-        return [
-            Rollout(name, a, tuple(made[name][n] for n in range(self._config.samples)))
-            for name, a in zip(names, asked, strict=True)
-        ]
+        return [Rollout(name, a, tuple(made[name][n] for n in range(self._config.samples))) for name, a in named]
 
     def _name(self, record: str) -> str:
         self._times[record] += 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from noisyjax import hosts
 from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.device import keep_programs
 from noisyjax.engine.mesh import open_layout
@@ -52,7 +53,7 @@ def train_sft(config: SftConfig, make_evaluate: MakeEvaluate | None = None) -> D
 
 
 def judge_devices(config: GrpoConfig) -> Sequence[Any] | None:
-    """Those that the judge may choose from; None for all of this machine, or where it needs none.
+    """Those that the judge may choose from; None for all of this host, or where it needs none.
 
     Raises UsageError where policy and judge do not fit beside each other, and UsageError or ShardingError where the
     judge's mesh does not suit the devices or its model.
@@ -60,8 +61,13 @@ def judge_devices(config: GrpoConfig) -> Sequence[Any] | None:
     judge = config.judge
     if not isinstance(judge, PlacedJudgeConfig) or not isinstance(judge.engine, LocalConfig):
         return None
-    here, devices = jax.devices(), None
+    here, devices = jax.local_devices(), None
     if judge.placement == "split":
+        if hosts.count() > 1:
+            raise UsageError(
+                "judge.placement=split is for one host: on several, each has a judge beside its share of the policy; "
+                "let them take turns: judge.placement=shared, judge.engine.offload=true"
+            )
         policy, own = config.mesh.devices, judge.engine.mesh.devices
         if policy + own > len(here):
             raise UsageError(
@@ -79,6 +85,6 @@ def _judge(config: GrpoConfig, stack: ExitStack, devices: Sequence[Any] | None) 
         return open_judge(config.judge)
     opened = open_engine(config.judge.engine, devices=devices)
     stack.callback(opened.engine.close)
-    log = open_folder(config.out).log("verdicts")
+    log = open_folder(config.out).log("verdicts" if hosts.first() else f"verdicts-{hosts.index()}")
     stack.callback(log.close)
     return open_judge(config.judge, opened.engine, opened.tokenizer, VerdictCache(log))

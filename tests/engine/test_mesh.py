@@ -9,10 +9,10 @@ import pytest
 
 from noisyjax.engine.config import MeshConfig
 from noisyjax.engine.local import LocalConfig, LocalEngine
-from noisyjax.engine.mesh import device_grid, open_layout
+from noisyjax.engine.mesh import device_grid, host_layout, open_layout
 from noisyjax.errors import UsageError
 from noisyjax.models import ModelError, config_to_hf
-from noisyjax.models.sharding import MESH_AXES, SERVING
+from noisyjax.models.sharding import MESH_AXES, SERVING, TRAINING
 
 
 def slices(*sizes):
@@ -40,6 +40,39 @@ def test_slices_hold_whole_replicas():
     assert grid.shape == (4, 1, 2, 1, 2)
     assert [[d.slice_index for d in replica.flat] for replica in grid] == [[0] * 4, [0] * 4, [1] * 4, [1] * 4]
     assert sorted(d.id for d in grid.flat) == list(range(16))
+
+
+def of_hosts(*hosts):
+    """Stand-ins for devices, with the host that each belongs to."""
+    return [SimpleNamespace(id=i, platform="cpu", device_kind="cpu", process_index=h) for i, h in enumerate(hosts)]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "hosts", "lies"),
+    [
+        ({"fsdp": 2, "tensor": 2}, (0, 1, 0, 1), [[0, 0], [1, 1]]),  # neighbours are together on a host
+        ({"data": 2, "fsdp": 2, "tensor": 2}, (0, 1, 0, 1, 0, 1, 0, 1), [[0, 0], [0, 0], [1, 1], [1, 1]]),
+        ({"fsdp": 4}, (0, 1, 0, 1), [[0], [1], [0], [1]]),  # nothing to keep together
+        ({"tensor": 4}, (0, 1, 0, 1), [[0, 1, 0, 1]]),  # cannot be
+    ],
+)
+def test_hosts_keep_their_groups(mesh, hosts, lies):
+    grid = device_grid(MeshConfig(**mesh), of_hosts(*hosts))
+    assert [[d.process_index for d in group.flat] for group in grid.reshape(-1, *grid.shape[-2:])] == lies
+    assert sorted(d.id for d in grid.flat) == list(range(len(hosts)))
+
+
+def test_the_host_of_a_whole_mesh_is_all_of_it(cfg):
+    layout = open_layout(MeshConfig(data=2, fsdp=2, tensor=2), cfg, TRAINING)
+    own = host_layout(layout, SERVING, 0)
+    assert dict(own.mesh.shape) == {"replica": 1, "data": 4, "fsdp": 1, "expert": 1, "tensor": 2}
+    assert list(own.mesh.devices.flat) == list(layout.mesh.devices.flat)
+
+
+def test_a_model_that_no_host_holds():
+    grid = device_grid(MeshConfig(tensor=4), of_hosts(0, 0, 1, 1))
+    with pytest.raises(UsageError, match=r"mesh.expert x mesh.tensor = 4 must divide the 2 devices of a host"):
+        host_layout(SimpleNamespace(mesh=SimpleNamespace(devices=grid)), SERVING, 1)
 
 
 @pytest.mark.parametrize("mesh", [{"fsdp": 16}, {"replicas": 3, "fsdp": 4}], ids=["none", "three"])

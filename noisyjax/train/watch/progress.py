@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from noisyjax import hosts
 from noisyjax.display import Display
 
 SHOWN = (
@@ -25,6 +26,10 @@ class TrainProgress(Display):
     """Counts steps; `done` is the step that the run goes on from."""
 
     _figures = ""
+
+    @property
+    def quiet(self) -> bool:
+        return not hosts.first()
 
     def opening(self) -> str:
         return f"step {self.done} of {self.total}"
