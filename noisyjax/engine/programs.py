@@ -207,12 +207,14 @@ def decode(
     def body(now: _Loop) -> _Loop:
         # Without guesses rows move in step, and one index for all is the cheaper way to write.
         at = now.count_b if guesses else now.steps
-        fed_bt = now.token_b[:, None]
-        if guesses:
-            guess_bd = drafts.guess(now.text_bw, slots.held_b + now.count_b, guesses)
+        fed_bt, text_bw = now.token_b[:, None], now.text_bw
+        if text_bw is not None:
+            guess_bd = drafts.guess(text_bw, slots.held_b + now.count_b, guesses)
             fed_bt = jnp.concatenate([fed_bt, guess_bd], 1)
         logits_btv, fresh, mass_btqaz = feed(at, fed_bt, now.fresh)
         drawn_bt, made = _drawn(capture, logits_btv, valid_v, slots, slots.made_b + at, mass_btqaz)
+        if text_bw is not None:
+            text_bw = cache.put(text_bw, drawn_bt, slots.held_b + now.count_b, 1)
         stops_bt = jnp.any(drawn_bt[..., None] == stop_ids, -1) & slots.eos_stops_b[:, None]
         left_b = jnp.minimum(slots.budget_b, length) - now.count_b
         n_b = jnp.minimum(drafts.agreed(fed_bt, drawn_bt), jnp.minimum(_first(stops_bt), left_b))
@@ -224,7 +226,7 @@ def decode(
             token_b=jnp.take_along_axis(drawn_bt, last_b1, 1)[:, 0],
             done_b=now.done_b | stopped_b | (count_b >= slots.budget_b),
             count_b=count_b,
-            text_bw=cache.put(now.text_bw, drawn_bt, slots.held_b + now.count_b, 1) if guesses else None,
+            text_bw=text_bw,
             fresh=fresh,
             out={name: cache.put(now.out[name], made[name], at, 1) for name in now.out},
         )

@@ -58,8 +58,9 @@ def compile_program(program: Program, generation: Generation) -> Compiled:
             program.name, held, None, False, _too_large(str(error), sum(held.values()), room), (), program.times, flops
         )
     stats = made.memory_analysis()
-    inputs, own = stats.argument_size_in_bytes, stats.output_size_in_bytes - stats.alias_size_in_bytes
-    held["activations"] = float(stats.temp_size_in_bytes + max(own, 0))
+    inputs = stats.argument_size_in_bytes
+    # Not the size of the temporaries: the compiler's sum of them counts places that are used one after the other.
+    held["activations"] = float(max(stats.peak_memory_in_bytes - inputs, 0))
     rest = inputs - sum(device_bytes(tree) for tree in program.kinds.values())
     held["inputs"] = float(max(rest, 0))
     peak = sum(held.values())
