@@ -25,9 +25,13 @@ def address():
 
 @pytest.fixture(autouse=True)
 def ended(monkeypatch):
-    """What would have ended a process, and the news that would have cut its work."""
+    """What would have ended a process, and the news that would have cut its work.
+
+    `_end` is never put back: the threads that read outlive their test, and whatever closes their line later (garbage
+    collection, say) must not end the process of the tests.
+    """
     found = SimpleNamespace(texts=[], cuts=0)
-    monkeypatch.setattr(lines, "_end", found.texts.append)
+    lines._end = found.texts.append
     monkeypatch.setattr(lines._thread, "interrupt_main", lambda number: setattr(found, "cuts", found.cuts + 1))
     return found
 
