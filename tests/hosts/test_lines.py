@@ -17,6 +17,10 @@ from noisyjax.hosts.tunnel import tunnel
 from noisyjax.interrupts import PASSED_ON, Stopped
 
 
+KEPT = []
+"""Hosts of all tests: one that is collected closes its lines, which the others would hear in the middle of a later test."""
+
+
 @pytest.fixture
 def address():
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -27,8 +31,7 @@ def address():
 def ended(monkeypatch):
     """What would have ended a process, and the news that would have cut its work.
 
-    `_end` is never put back: the threads that read outlive their test, and whatever closes their line later (garbage
-    collection, say) must not end the process of the tests.
+    `_end` is never put back: the threads that read outlive their test, and must not end the process of the tests.
     """
     found = SimpleNamespace(texts=[], cuts=0)
     lines._end = found.texts.append
@@ -45,7 +48,9 @@ def all_join(address, *joining, **named):
     """(index, count, about) of each; what each got, or the error that it met."""
     with ThreadPoolExecutor(len(joining)) as pool:
         waiting = [pool.submit(join, address, *arguments, **named) for arguments in joining]
-        return [w.exception() or w.result() for w in waiting]
+        got = [w.exception() or w.result() for w in waiting]
+    KEPT.extend(got)
+    return got
 
 
 def eventually(condition):
