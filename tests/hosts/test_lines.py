@@ -16,9 +16,8 @@ from noisyjax.hosts.lines import Failure, First, Hello, Other, Part
 from noisyjax.hosts.tunnel import tunnel
 from noisyjax.interrupts import PASSED_ON, Stopped
 
-
 KEPT = []
-"""Hosts of all tests: one that is collected closes its lines, which the others would hear in the middle of a later test."""
+"""Hosts of all tests: one that is collected closes its lines, which the others would hear during a later test."""
 
 
 @pytest.fixture
