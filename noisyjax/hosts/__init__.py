@@ -243,6 +243,8 @@ def _tpu_place(seconds: float) -> _Place | None:
 
 
 def _uses_tpu() -> bool:
+    if "tpu" not in os.environ.get("JAX_PLATFORMS", "tpu"):  # known without jax, which takes long to import
+        return False
     import jax
 
     return "tpu" in (jax.config.jax_platforms or "")  # jax sets it where there are chips
