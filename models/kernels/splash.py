@@ -74,6 +74,7 @@ def _kernel(
 
     def info(visits: Visits) -> MaskInfo:
         block, on = (x[None] for x in visits)
+        # Declared for numpy's arrays, which its makers hold; the kernel takes any.
         return MaskInfo(block, None, on, None, row.code_bt)  # type: ignore[arg-type]
 
     keys = info(row.keys)
