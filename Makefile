@@ -5,7 +5,7 @@ PY := .venv/bin/python
 UV := .venv/bin/uv
 EXTRAS := dev,gguf,hub,serve,train,notebook
 
-.PHONY: quickstart test test-fast lint bench peers docs clean
+.PHONY: quickstart test test-fast lint bench bench-tpu peers docs clean
 
 .venv/bin/uv:
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 12))' || \
@@ -52,6 +52,10 @@ lint: .venv/.dev
 
 bench: .venv/.parity
 	$(PY) -m benchmarks
+
+# The plans of docs/tpu.md, by the TPU's compiler: several minutes, no TPU.
+bench-tpu: .venv/.tpu
+	PYTHONPATH=.venv/tpu $(PY) -m benchmarks.tpu
 
 # The trainers that GRPO steps are compared with, each in an environment of its own.
 peers: .venv/bin/uv

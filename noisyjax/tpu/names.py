@@ -106,6 +106,11 @@ class Slice:
         return self.chips // self.chips_per_host
 
     @property
+    def host(self) -> "Slice":
+        """The chips of one host, as if they were alone."""
+        return self if self.hosts == 1 else Slice(self.generation, (2, 2, *[1] * (len(self.topology) - 2)))
+
+    @property
     def shape(self) -> str:
         """`4x4`, `2x2x4`."""
         return "x".join(map(str, self.topology))

@@ -45,6 +45,7 @@ def test_every_name_means_itself_under_all_its_spellings(name):
     assert parse_accelerator(tpu.jax_topology) == tpu
     assert parse_accelerator(f"tpu-{name}".replace("tpu-tpu", "tpu")) == tpu
     assert tpu.hosts * tpu.chips_per_host == tpu.chips
+    assert (tpu.host.hosts, tpu.host.chips) == (1, tpu.chips_per_host)
 
 
 def test_names_are_different():

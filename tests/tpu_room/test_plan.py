@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from noisyjax.cli import main
-from noisyjax.errors import UsageError
+from noisyjax.errors import RunError, UsageError
 from noisyjax.tpu import GENERATIONS
 from noisyjax.tpu.names import GIB, parse_accelerator
 from noisyjax.tpu.planning import search
@@ -78,7 +78,8 @@ def test_every_program_of_a_run_with_a_judge(tiny: Path, tmp_path: Path, capsys:
     (found,) = json.loads(out.read_text())
     named = {one["name"]: one for one in found["programs"]}
     sampled = {"prefill", "decode", "decode with capture"}
-    assert set(named) == {"update", "optimizer", "logprobs"} | sampled | {f"judge {name}" for name in sampled}
+    judges = {"judge prefill", "judge decode"}  # without capture: nobody asks for a judge's attention
+    assert set(named) == {"update", "optimizer", "logprobs"} | sampled | judges
     assert all(one["fits"] and one["peak"] == pytest.approx(sum(one["memory"].values())) for one in named.values())
     assert {"parameters", "optimizer", "gradient", "reference", "beside", "activations"} <= named["update"][
         "memory"
@@ -108,6 +109,18 @@ def test_a_run_with_a_judge_compiles_for_other_kinds(topology: str, fsdp: int, t
     assert [one["name"] for one in found["programs"]] == list(names)
     assert all(one["fits"] for one in found["programs"])
     assert 0 < found["mfu"] < 1
+
+
+@compiler
+def test_each_host_samples_on_its_own_devices(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Each of a v5p-16's two hosts has four of its devices, the sampler's whole weights, and half of the work."""
+    words = ("mesh.fsdp=4", "mesh.tensor=2", "--only", "prefill")
+    assert run(tiny, "v5p-16", *words, out=tmp_path / "plan.json") == 0
+    (found,) = json.loads((tmp_path / "plan.json").read_text())
+    (prefill,) = found["programs"]
+    assert prefill["times"] == 4  # of 8 prompts, one piece each
+    assert run(tiny, "v5p-16", "mesh.fsdp=6", judged(tiny, "split", tensor=2)) == 2
+    assert "judge.placement=split is for one host" in capsys.readouterr().err
 
 
 @compiler
@@ -172,7 +185,7 @@ def test_prices_are_the_readers_own(tmp_path: Path) -> None:
 
 
 def test_candidates_cut_the_model_and_fill_the_slice(tiny: Path) -> None:
-    subject = read_subject("train/grpo_paper", ["model=Qwen3-4B"])
+    subject = read_subject("train/grpo_paper", ["model=Qwen3-4B", "rollout.offload=true"])
     cfg, where = architecture("Qwen3-4B"), parse_accelerator("v5e-16")
     found = {one.words: one for one in search.candidates(subject, cfg, where)}
     meshes = {words[:3] for words in found}
@@ -184,6 +197,24 @@ def test_candidates_cut_the_model_and_fill_the_slice(tiny: Path) -> None:
     best = min((one for one in found.values() if one.memory < 0.85 * 15.75 * GIB), key=lambda one: one.order)
     obvious = min((one for one in found.values() if "mesh.fsdp=16" in one.words), key=lambda one: one.memory)
     assert best.memory < obvious.memory
+
+
+def test_candidates_leave_room_for_the_sampler() -> None:
+    """A host of a v6e-32 has 4 devices of 32 GiB: 57 GiB of weights have to be cut over all four."""
+    cfg, where = architecture("Qwen3-30B-A3B"), parse_accelerator("v6e-32")
+
+    def found(*words: str) -> list[search.Candidate]:
+        return list(search.candidates(read_subject("train/grpo_paper", ["model=Qwen3-30B-A3B", *words]), cfg, where))
+
+    asleep = {one.words: one.memory for one in found("rollout.offload=true", "rollout.slots=4")}
+    assert asleep
+    assert not any("mesh.expert=1" in words and "mesh.tensor=1" in words for words in asleep)
+    awake = {one.words: one.memory for one in found("rollout.slots=4")}
+    assert all(awake[words] > memory + 14 * GIB for words, memory in asleep.items())
+    assert not found("rollout.offload=true", "rollout.slots=128")  # 36 GiB of keys and values
+    crowded = read_subject("train/grpo_paper", ["model=Qwen3-30B-A3B", "rollout.slots=128"])
+    with pytest.raises(RunError, match=r"fewer rollout\.slots"):
+        search.best(crowded, cfg, where, lambda _: pytest.fail("there is nothing to compile"))
 
 
 def test_a_plan_is_told_without_what_it_does_not_know() -> None:

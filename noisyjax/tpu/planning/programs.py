@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from noisyjax.engine import cache, programs
 from noisyjax.engine.config import LocalConfig
@@ -23,7 +23,7 @@ from noisyjax.engine.mesh import host_layout, open_layout
 from noisyjax.engine.sample import Draw
 from noisyjax.models import Layout, ModelConfig, lora, param_specs, shardings
 from noisyjax.models.decoder import Decoder
-from noisyjax.models.sharding import SERVING, TRAINING, partition_spec
+from noisyjax.models.sharding import MESH_AXES, SERVING, TRAINING, partition_spec
 from noisyjax.train.config import GrpoConfig, TrainConfig
 from noisyjax.train.grpo import grpo_loss
 from noisyjax.train.sft import sft_loss
@@ -218,12 +218,13 @@ class Engine:
         return device_bytes(_Recorder(self.model, self.shape, self.capture).rows)
 
     def programs(self, beside: Mapping[str, int]) -> Iterator[Program]:
-        """Prefill of a piece, and the decode chunk without and with capture of attention in every layer."""
+        """Prefill of a piece, and the decode chunk without and with capture of attention in every layer; a judge's
+        attention is nobody's concern."""
         every = self.capture._replace(layers=tuple(range(self.cfg.n_layers)))
         plain = self.capture._replace(layers=())
         rounds = -(-self.work.samples // self.shape.slots)
         chunks = rounds * -(-self.work.tokens // self.shape.chunk)
-        for capture, name in ((plain, "decode"), (every, "decode with capture")):
+        for capture, name in ((plain, "decode"), *[(every, "decode with capture")] * (not self.name)):
             device = _Recorder(self.model, self.shape, capture)
             state, rows = device.state, device.rows
             kinds = {"parameters": state, "cache": rows}
@@ -261,9 +262,19 @@ def engine(config: LocalConfig, cfg: ModelConfig, layout: Layout, dtype: str, wo
     return Engine(name, cfg, layout, model, shape, _capture(config.capture, cfg.n_layers), work)
 
 
-def serving(layout: Layout, hosts: int = 1) -> Layout:
-    """The sampler's on the devices of a trainer's; on several hosts that of the first, which has a copy of its own.
+def serving(layout: Layout, own: Sequence[Any] | None = None) -> Layout:
+    """The sampler's on the devices of a trainer's. own: where several hosts train, those of one alone (the compiler
+    knows no part of a slice), in which the first one's lie as they do in the slice.
 
     Raises UsageError where no host has room for one.
     """
-    return Layout(layout.mesh, SERVING) if hosts == 1 else host_layout(layout, SERVING, 0)
+    if own is None:
+        return Layout(layout.mesh, SERVING)
+    part = host_layout(layout, SERVING, 0)
+    alone = {_place(device): device for device in own}
+    grid = np.array([alone[_place(device)] for device in part.mesh.devices.flat], object)
+    return Layout(Mesh(grid.reshape(part.mesh.devices.shape), MESH_AXES), SERVING)
+
+
+def _place(device: Any) -> tuple[int, ...]:
+    return (*device.coords, device.core_on_chip)

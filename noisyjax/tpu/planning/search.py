@@ -17,12 +17,15 @@ from noisyjax.tpu.planning.programs import full_groups
 from noisyjax.tpu.planning.roofline import Cut
 from noisyjax.tpu.planning.subject import Subject
 from noisyjax.tpu.planning.work import Lengths, sizes
+from noisyjax.train.config import GrpoConfig
 from noisyjax.train.step.rows import micro_batches
 
 TRIES = 3
 """Candidates that are compiled at most."""
 HEADROOM = 0.15
 """Share of a device's memory that a suggestion leaves free, for what the estimate does not know."""
+STATE = 3 * 4
+"""Bytes of a parameter's master and its two moments, which stay on the devices of a trainer."""
 CLOSE = 0.01
 """Estimates that differ by less count as equal; what sends less wins."""
 
@@ -61,6 +64,11 @@ def best(
         tried.append({"words": one.words, "seconds": one.seconds, "peak": made.peak, "fits": made.fits})
         if made.fits:
             return one.words, made, tried
+    if not found:
+        raise RunError(
+            f"no host of {where.name} has room to sample beside the state of training: fewer rollout.slots, shorter "
+            "rows, lora or a larger slice would help"
+        )
     least = min(found, key=lambda one: one.memory)
     raise RunError(
         f"no mesh that was tried fits {where.name}; the smallest, {' '.join(least.words)}, is estimated at "
@@ -80,11 +88,12 @@ def candidates(subject: Subject, cfg: ModelConfig, where: Slice) -> Iterator[Can
         fsdp = free // tensor // expert
         if expert > 1 and cfg.moe is None:
             continue
-        if subject.kind == "grpo" and where.hosts > 1 and where.devices // where.hosts % (expert * tensor):
-            continue  # no host could sample
         try:
             partition_specs(cfg, MeshConfig(fsdp=fsdp, expert=expert, tensor=tensor).axes, TRAINING)
         except ShardingError:
+            continue
+        sampler = _sampler(config, cfg, where, free, (fsdp, expert, tensor)) if subject.kind == "grpo" else 0.0
+        if sampler is None:
             continue
         sequence = tensor > 1 and row % (8 * tensor) == 0
         for each in (1, 2, 4):
@@ -97,7 +106,7 @@ def candidates(subject: Subject, cfg: ModelConfig, where: Slice) -> Iterator[Can
             words += [f"mesh.sequence={str(sequence).lower()}", f"update.batch_tokens={row * count}"]
             network = sum(part.times(where.generation)["ICI"] for part in parts)
             memory = estimated_memory(cfg, lengths, cut, each * row, config.update.remat, sequence)
-            yield Candidate(tuple(words), roofline.seconds(parts, where.generation), memory, network)
+            yield Candidate(tuple(words), roofline.seconds(parts, where.generation), memory + sampler, network)
 
 
 def estimated_memory(cfg: ModelConfig, lengths: Lengths, cut: Cut, tokens: int, remat: str, sequence: bool) -> float:
@@ -106,16 +115,38 @@ def estimated_memory(cfg: ModelConfig, lengths: Lengths, cut: Cut, tokens: int, 
     Float32 master, two moments, the sum and the new gradient, a copy in bfloat16; what layers keep for going back; one
     layer at work; the gradient of the head's table.
     """
-    size = sizes(cfg)
-    shards = cut.fsdp * cut.tensor
-    weights = (size.dense + size.head) / shards + size.every_expert / (shards * cut.expert)
+    size, weights = sizes(cfg), _weights(cfg, cut.expert, cut.tensor) / cut.fsdp
     along = cut.tensor if sequence else 1
     heads = (cfg.n_heads + 2 * cfg.n_kv_heads) * cfg.head_dim
     width = cfg.d_ff if cfg.moe is None else cfg.moe.top_k * cfg.moe.d_ff
     inner = 2 * (3 * width + 2 * heads) / cut.tensor + 8 * cfg.d_model / along
     kept = 2 * cfg.d_model / along + (0 if remat == "full" else inner)
     head = 4 * size.head / cut.tensor
-    return (5 * 4 + 2) * weights + cfg.n_layers * tokens * kept + tokens * inner + head
+    return (STATE + 2 * 4 + 2) * weights + cfg.n_layers * tokens * kept + tokens * inner + head
+
+
+def _sampler(config: GrpoConfig, cfg: ModelConfig, where: Slice, free: int, mesh: tuple[int, int, int]) -> float | None:
+    """Bytes of a device that the sampler, in bfloat16, holds while others work; None where no host could sample: one
+    with a part of the model only, or without room for its weights and caches beside the state of training."""
+    fsdp, expert, tensor = mesh
+    own = free if where.hosts == 1 else where.devices // where.hosts
+    if own % (expert * tensor):
+        return None
+    prompt = config.data.prompt.max_prompt_tokens or config.update.row_tokens - config.rollout.max_tokens
+    tokens = -(-config.rollout.slots // (own // tensor)) * (prompt + config.rollout.max_tokens)
+    heads = cfg.n_kv_heads / (tensor if cfg.n_kv_heads % tensor == 0 else 1)
+    held = 2 * (_weights(cfg, expert, tensor) + tokens * cfg.n_layers * 2 * heads * cfg.head_dim)
+    state = (2 if config.lora else STATE) * _weights(cfg, expert, tensor) / fsdp
+    if held + state > where.generation.hbm_bytes - RESERVED:
+        return None
+    return 0.0 if config.rollout.offload else held
+
+
+def _weights(cfg: ModelConfig, expert: int, tensor: int) -> float:
+    """Parameters of a device, were nothing cut along fsdp."""
+    size = sizes(cfg)
+    tables = size.head * (1 if cfg.tie_embeddings else 2)
+    return (size.dense + tables + size.every_expert / expert) / tensor
 
 
 def _rows(subject: Subject, cfg: ModelConfig) -> int:

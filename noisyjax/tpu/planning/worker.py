@@ -29,7 +29,7 @@ from noisyjax.tpu.planning.subject import Subject, architecture, read_subject
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """The plan of `request`: {source, overrides, topology, search, only} as plain data (`plan.Plan`)."""
     where = parse_accelerator(request["topology"])
-    devices = list(topologies.get_topology_desc(platform="tpu", topology_name=where.jax_topology).devices)
+    devices = _devices(where)
     subject = read_subject(request["source"], request["overrides"])
     cfg = architecture(_model(subject), keep_quantised=subject.kind == "eval" and _keeps(subject.config.engine))
     known: dict[str, Compiled] = {}
@@ -38,14 +38,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
         def update(words: Sequence[str]) -> Compiled:
             print(f"{where.name}: trying {' '.join(words)}", file=sys.stderr, flush=True)
-            made = _run(read_subject(request["source"], [*request["overrides"], *words]), cfg, devices, where.hosts)
+            made = _run(read_subject(request["source"], [*request["overrides"], *words]), cfg, devices, where)
             return _compile(made.programs[0], where)
 
         words, known["update"], tried = search.best(subject, cfg, where, update)
         subject = read_subject(request["source"], [*request["overrides"], *words])
     partition_specs(cfg, _mesh(subject).axes, SERVING if subject.kind == "eval" else TRAINING)
     _check_devices(subject, where)
-    made = _run(subject, cfg, devices, where.hosts)
+    made = _run(subject, cfg, devices, where)
     wanted = [p for p in made.programs if not request["only"] or p.name in request["only"]]
     if not wanted:
         name, names = request["only"][0], [p.name for p in made.programs]
@@ -61,10 +61,14 @@ class _Made:
         self.train, self.engines, self.programs = train, engines, programs
 
 
-def _run(subject: Subject, cfg: ModelConfig, devices: Sequence[Any], hosts: int) -> _Made:
+def _devices(where: Slice) -> list[Any]:
+    return list(topologies.get_topology_desc(platform="tpu", topology_name=where.jax_topology).devices)
+
+
+def _run(subject: Subject, cfg: ModelConfig, devices: Sequence[Any], where: Slice) -> _Made:
     """The whole slice trains; each host samples and judges its share on its own devices."""
-    config, judge_config = subject.config, subject.judge
-    own = devices if hosts == 1 else [device for device in devices if device.process_index == 0]
+    config, judge_config, hosts = subject.config, subject.judge, where.hosts
+    own = devices if hosts == 1 else _devices(where.host)
     train = None if subject.kind == "eval" else training(config, cfg, devices)
     engines: list[Engine] = []
     if subject.kind == "grpo":
@@ -74,7 +78,7 @@ def _run(subject: Subject, cfg: ModelConfig, devices: Sequence[Any], hosts: int)
         dtype = config.update.dtype if rollout.dtype == "auto" else rollout.dtype
         prompt = config.data.prompt.max_prompt_tokens or config.update.row_tokens - rollout.max_tokens
         work = Sampling(groups, prompt, groups * rollout.samples, rollout.max_tokens)
-        engines.append(engine(local, cfg, serving(train.layout, hosts), dtype, work))
+        engines.append(engine(local, cfg, serving(train.layout, own if hosts > 1 else None), dtype, work))
     elif subject.kind == "eval":
         layout = open_layout(config.engine.mesh, cfg, SERVING, devices=own)
         assert layout is not None
