@@ -19,7 +19,8 @@ from flax import nnx
 from noisyjax.engine import cache, drafts, sample
 from noisyjax.engine.cache import KV, N_LABELS, View
 from noisyjax.models import attention
-from noisyjax.models.decoder import Decoder, Own
+from noisyjax.models.decoder import Decoder
+from noisyjax.models.layers import Own
 from noisyjax.models.sharding import Layout, platform
 from noisyjax.records import LABEL_ID
 
@@ -192,17 +193,22 @@ def decode(
     valid_v: jax.Array,
     stop_ids: jax.Array,
     return_early: jax.Array,
+    kernel: bool | None = None,
 ) -> tuple[Any, Chunk]:
     """Draw up to `length` tokens for every active slot; rows [B, K, S, H] are donated and come back extended.
 
     A step feeds each row its last token and `guesses` more (`drafts.py`), and the row takes as many tokens as agree.
     The loop ends when all rows are done, when one has its `length` tokens, or, with `return_early` (work is waiting),
     as soon as any row is done. stop_ids int32 [n], padded with -1.
+
+    kernel: what the rows of stacked layers have stored is visited by the TPU's kernel; None where the model lies on
+    TPUs. Where mass is captured XLA does it: the kernel gives none.
     """
     model: Decoder = nnx.merge(graph, state)
     b, idle_b = slots.token_b.shape[0], ~slots.active_b
     width = fresh_width(length, guesses)
-    feed = _feeder(model, capture, width, rows, prefixes, slots, view)
+    kernel = platform(model.layout) == "tpu" if kernel is None else kernel
+    feed = _feeder(model, capture, width, rows, prefixes, slots, view, kernel and model.stacked and not capture.layers)
 
     def body(now: _Loop) -> _Loop:
         # Without guesses rows move in step, and one index for all is the cheaper way to write.
@@ -285,7 +291,14 @@ def _drawn(
 
 
 def _feeder(
-    model: Decoder, capture: Capture, width: int, rows: Any, prefixes: tuple[Any, ...], slots: Slots, view: View
+    model: Decoder,
+    capture: Capture,
+    width: int,
+    rows: Any,
+    prefixes: tuple[Any, ...],
+    slots: Slots,
+    view: View,
+    kernel: bool,
 ) -> Callable:
     """feed(at, token_bt, fresh) -> (logits_btv, fresh with the tokens' keys from index `at` on, mass_btqaz or None).
 
@@ -305,23 +318,43 @@ def _feeder(
         pos_bt = (view.base_b + view.filled_b)[:, None] + index_bt
 
         def attend(stores: tuple[KV, ...], own: Own, q, k, v):
-            old, stored = stores[0], cache.Stored(stores[1], stores[2:], *hot)
+            old, stored = stores[0], cache.Stored(None if kernel else stores[1], stores[2:], *hot)
             new = KV(*(cache.put(x, y.swapaxes(1, 2), at, 2) for x, y in zip(old, (k, v), strict=True)))
             q_bkrh = attention.split_heads(q, n_kv)
             visible = attention.causal(index_bt, index_1c, groups, own.window)
             acc = attention.start(q_bkrh, N_LABELS if wants_mass else 0)
             acc = attention.visit(acc, q_bkrh, *new, visible, fresh_hot)
             acc = cache.attend_stored(acc, q_bkrh, pos_bt, stored, view, own.window, whole=True)
+            if kernel:
+                acc = _rows_by_kernel(acc, q_bkrh, pos_bt, rows, stores[1], view, own.window, model.layout)
             out, mass = attention.finish(attention.add_sink(acc, own.sink_n, LABEL_ID["sink"]), q.dtype)
             return attention.join_heads(out, t), (new, mass)
 
-        stores = _per_layer(model, fresh, rows, *prefixes)
+        # The kernel finds a layer's rows by its number in the store of all.
+        stores = _per_layer(model, fresh, jnp.arange(model.cfg.n_layers) if kernel else rows, *prefixes)
         x_btd, collected = model.run_layers(model.embed_tokens(token_bt), pos_bt, attend, stores)
         new, masses = _unzip(model, collected)
         mass = _mass_of_layers(masses, capture, t) if wants_mass else None
         return model.logits(x_btd), new, mass
 
     return feed
+
+
+def _rows_by_kernel(
+    acc: attention.Accumulator,
+    q_bkrh: jax.Array,
+    pos_bt: jax.Array,
+    rows: KV,
+    layer: jax.Array,
+    view: View,
+    window: int | jax.Array | None,
+    layout: Layout | None,
+) -> attention.Accumulator:
+    """`cache.attend_stored` of one layer's rows, [L, B, K, S, H], in decoding. What a row does not see is not read."""
+    from noisyjax.models.kernels import decode as kernel  # as in `_attend_by_kernel`
+
+    low_bt = jnp.full_like(pos_bt, -1) if window is None else pos_bt - view.base_b[:, None] - window
+    return kernel.visit(acc, q_bkrh, *rows, layer, view.filled_b, jnp.maximum(low_bt, -1), layout)
 
 
 def _recorded(capture: Capture, token_x: jax.Array, logp_xv: jax.Array) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""The TPU's attention kernel, interpreted, in the engine's programs: replay and pieces of long prompts.
+"""The TPU's attention kernels, interpreted, in the engine's programs: replay, pieces of long prompts, decoding.
 
 Legend: T tokens, Q layers, A heads, Z labels.
 """
@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from noisyjax.engine import cache, programs
@@ -63,3 +64,37 @@ def test_a_piece_behind_a_shared_prefix_and_its_own_beginning(make_model):
         np.testing.assert_allclose(new, old, atol=1e-4)
         np.testing.assert_array_equal(new[..., 258:, :], before[..., 258:, :])
         assert np.abs(new - before)[1, ..., 130:258, :].max() > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("guesses", "changes"), [(0, {"windows": (24, None)}), (3, SINKS)], ids=["windows", "sinks"])
+def test_an_engine_with_kernels_says_the_same(
+    guesses, changes, make_model, make_engine, make_request, answers, oracle, monkeypatch
+):
+    """Rows of several lengths, one in pieces, two that share a prefix: more of them than slots."""
+    shared = list(np.random.default_rng(1).integers(34, 256, 560))
+    requests = [
+        make_request("short", 9),
+        make_request("long", 700, temperature=1.0),
+        make_request("one", [*shared, 40, 41], n=2, temperature=1.0),
+        make_request("other", [*shared, 50], max_tokens=20),
+    ]
+    model = make_model(stacked=True, **changes)
+    expected = answers(make_engine(model, slots=2, guesses=guesses), requests)
+    decoded = []
+
+    def rows_by_kernel(*args, run=programs._rows_by_kernel):
+        decoded.append(args)
+        return run(*args)
+
+    monkeypatch.setattr(programs, "platform", lambda layout: "tpu")
+    monkeypatch.setattr(programs, "_rows_by_kernel", rows_by_kernel)
+    engine = make_engine(model, slots=2, guesses=guesses)
+    got = answers(engine, requests)
+    assert decoded
+    judge = oracle(engine)
+    for request in requests:
+        for sample in range(request.n):
+            done = got[request.id, sample]
+            if not judge.check(request, done):
+                assert list(done.ids) == list(expected[request.id, sample].ids)
