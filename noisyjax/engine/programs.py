@@ -317,7 +317,7 @@ def _feeder(
         index_bt = jnp.broadcast_to(at, shape[:1])[:, None] + jnp.arange(t)
         pos_bt = (view.base_b + view.filled_b)[:, None] + index_bt
 
-        def attend(stores: tuple[KV, ...], own: Own, q, k, v):
+        def attend(stores: tuple[Any, ...], own: Own, q, k, v):
             old, stored = stores[0], cache.Stored(None if kernel else stores[1], stores[2:], *hot)
             new = KV(*(cache.put(x, y.swapaxes(1, 2), at, 2) for x, y in zip(old, (k, v), strict=True)))
             q_bkrh = attention.split_heads(q, n_kv)
