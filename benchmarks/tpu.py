@@ -50,15 +50,14 @@ class Case:
         if found is None:
             yield "could not be planned"
             return
-        peak = _update_gib(found)
         if self.worse:
-            if before is None or peak <= _update_gib(before):
-                yield f"its update takes {peak:.1f} GiB of a device, no more than that of the case before"
+            if before is None or _update_gib(found) <= _update_gib(before):
+                yield f"its update takes {_update_gib(found):.1f} GiB of a device, no more than that of the case before"
             return
         for one in found["programs"]:
             if not one["fits"]:
                 yield f"{one['name']} does not fit: {one['problem']}"
-        if self.most_gib is not None and peak > self.most_gib:
+        if self.most_gib is not None and (peak := _update_gib(found)) > self.most_gib:
             yield f"its update takes {peak:.1f} GiB of a device, at most {self.most_gib:g}"
         if self.least_mfu is not None and found["mfu"] < self.least_mfu:
             yield f"MFU {found['mfu']:.1%}, at least {self.least_mfu:.0%}"

@@ -160,12 +160,14 @@ def experts(
 
 @functools.partial(jax.checkpoint, static_argnums=(0, 1, 2))
 def _by_kernel(cfg: MoeConfig, tile: int, interpret: bool, x_md: jax.Array, size_e: jax.Array, w: Experts) -> jax.Array:
-    """As `_by_expert`, for rows [M, D] of whole tiles. Packed weights become numbers a layer at a time."""
+    """As `_by_expert`, for rows [M, D] of whole tiles. Packed weights become numbers a product at a time."""
 
-    def product(x_mi: jax.Array, w_eoi: Any, bias_eo: jax.Array | None) -> jax.Array:
-        return gmm.product(x_mi, w_eoi, bias_eo, size_e, tile=tile, interpret=interpret)
+    def product(x_mi: jax.Array, w: Any, bias_eo: jax.Array | None) -> jax.Array:
+        packed = isinstance(w, Packed)
+        if packed:
+            x_mi, w = mxfp4.halves(x_mi), mxfp4.unpacked_by_input(*w, x_mi.dtype)
+        return gmm.product(x_mi, w, bias_eo, size_e, tile=tile, interpret=interpret, inputs_first=packed)
 
-    w = dense(w, x_md.dtype)
     gate_mf, up_mf = product(x_md, w.gate_efd, w.gate_bias_ef), product(x_md, w.up_efd, w.up_bias_ef)
     return product(gated(gate_mf, up_mf, cfg), w.down_edf, w.down_bias_ed)
 

@@ -49,13 +49,39 @@ def unpacked(blocks: jax.Array, scales: jax.Array, dtype: Any) -> jax.Array:
     Exact, but for numbers below float32's normal range, which come out as zero. Made of bits and not of the table,
     since a look-up for every number is what accelerators do slowest.
     """
-    code = jnp.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:-1], BLOCK).astype(jnp.int32)
+    code = jnp.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:-1], BLOCK)
+    numbers = _numbers(code) * _powers(scales)[..., None]
+    return numbers.reshape(*scales.shape[:-1], -1).astype(dtype)
+
+
+def unpacked_by_input(blocks_eogb: jax.Array, scales_eog: jax.Array, dtype: Any) -> jax.Array:
+    """Weights [E, inputs, outputs], the even inputs first and then the odd ones, in the order of `halves`.
+
+    In this form no number changes its place: a TPU lays bytes with outputs innermost, and would move four times as many
+    to interleave the two of a byte.
+    """
+    blocks_egbo, power_eg1o = jnp.moveaxis(blocks_eogb, 1, -1), _powers(jnp.moveaxis(scales_eog, 1, -1))[:, :, None]
+    e, g, b, o = blocks_egbo.shape
+    codes = blocks_egbo & 15, blocks_egbo >> 4
+    return jnp.concatenate([(_numbers(x) * power_eg1o).astype(dtype).reshape(e, g * b, o) for x in codes], 1)
+
+
+def halves(x_mi: jax.Array) -> jax.Array:
+    """Inputs in the order of `unpacked_by_input`."""
+    return jnp.concatenate([x_mi[:, ::2], x_mi[:, 1::2]], 1)
+
+
+def _numbers(code: jax.Array) -> jax.Array:
+    """Four bits, uint8, as float32."""
+    code = code.astype(jnp.int32)
     exponent, odd = (code >> 1) & 3, code & 1
     twice = jnp.where(exponent == 0, odd, (2 + odd) << jnp.maximum(exponent - 1, 0))
     size = 0.5 * twice.astype(jnp.float32)
-    power = jax.lax.bitcast_convert_type(scales.astype(jnp.int32) << 23, jnp.float32)
-    numbers = jnp.where(code < 8, size, -size) * power[..., None]
-    return numbers.reshape(*scales.shape[:-1], -1).astype(dtype)
+    return jnp.where(code < 8, size, -size)
+
+
+def _powers(scales: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type(scales.astype(jnp.int32) << 23, jnp.float32)
 
 
 def read(fetch: Callable[[str, tuple[slice, ...]], np.ndarray], name: str, index: tuple[slice, ...]) -> np.ndarray:

@@ -59,11 +59,12 @@ def product(
     *,
     tile: int,
     interpret: bool,
+    inputs_first: bool = False,
 ) -> jax.Array:
     """Every row times its own expert's weight, plus its bias: [M, O] in x's type; differentiable.
 
     size_e: int32 rows of each expert, in order; what lies behind them gives zeros and takes no gradient. M is a
-    multiple of `tile`.
+    multiple of `tile`. inputs_first: the weight is [E, I, O].
     """
     from jax.experimental.pallas.ops.tpu import megablox  # takes half a second, and a CPU has no use for it
 
@@ -71,7 +72,7 @@ def product(
     real_m1 = (row_m < size_e.sum())[:, None]
     # Going backward the kernel leaves the gradient of those rows unwritten: whatever is there must stay there.
     x_mi = jnp.where(real_m1, x_mi, 0)
-    y_mo = megablox.gmm(x_mi, w_eoi, size_e, x_mi.dtype, _tiling(tile), None, None, True, interpret)
+    y_mo = megablox.gmm(x_mi, w_eoi, size_e, x_mi.dtype, _tiling(tile), None, None, not inputs_first, interpret)
     if bias_eo is not None:
         y_mo = y_mo + bias_eo[jnp.searchsorted(jnp.cumsum(size_e), row_m, side="right")]
     return jnp.where(real_m1, y_mo, 0)

@@ -60,6 +60,12 @@ def test_bounds(found: dict | None, said: list[str]) -> None:
     assert all(words in one for words, one in zip(said, missed, strict=True))
 
 
+def test_a_judges_plan_has_no_update() -> None:
+    judged = Case("v5e-16", (), only=("judge decode",))
+    assert not list(judged.missed(plan(program("judge decode", 9))))
+    assert len(list(judged.missed(plan(program("judge decode", None))))) == 1
+
+
 def test_what_is_compared_has_to_be_worse() -> None:
     obvious = Case("v5e-16", ("model=Qwen3-4B",), only=("update",), worse=True)
     better, large, none = plan(program("update", 10.3)), plan(program("update", 14.4)), plan(program("update", None))

@@ -10,7 +10,7 @@ import pytest
 
 from noisyjax.models import MoeConfig
 from noisyjax.models.kernels.gmm import ROWS, product, tile_rows, tiles_executed, width
-from noisyjax.models.moe import Experts, experts, route
+from noisyjax.models.moe import Experts, Packed, experts, route
 
 
 def random(*shape: int, seed: int = 0) -> jax.Array:
@@ -44,6 +44,22 @@ def test_experts_by_kernel_are_those_of_the_sorted_dispatch(bias):
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), got, expected)
     assert np.all(np.asarray(got[1][2].gate_efd)[1] == 0)
+
+
+def test_packed_experts_by_kernel_are_those_of_the_sorted_dispatch():
+    """The kernel takes their numbers in another order, and the inputs with them."""
+    cfg = MoeConfig(n_experts=3, top_k=2, d_ff=32, norm_topk=True, bias=True, clamp=0.8)
+    draw = np.random.default_rng(5)
+
+    def packed(outputs: int, inputs: int) -> Packed:
+        blocks = draw.integers(0, 256, (3, outputs, inputs // 32, 16), np.uint8)
+        return Packed(jnp.asarray(blocks), jnp.asarray(draw.integers(122, 126, blocks.shape[:-1], np.uint8)))
+
+    w = Experts(packed(32, 64), packed(32, 64), packed(64, 32), *weights(3, 64, 32, True)[3:])
+    shares, chosen = route(random(40, 3), 2, True)
+    got, expected = (experts(random(40, 64), shares, chosen, w, cfg, how) for how in ("interpreted", "sorted"))
+    np.testing.assert_allclose(got, expected, atol=1e-4, rtol=1e-4)
+    assert np.abs(expected).max() > 0.1
 
 
 def test_rows_behind_the_last_group_are_zeros_and_take_no_gradient():
