@@ -119,7 +119,7 @@ def test_each_host_samples_on_its_own_devices(tiny: Path, tmp_path: Path, capsys
     (found,) = json.loads((tmp_path / "plan.json").read_text())
     (prefill,) = found["programs"]
     assert prefill["times"] == 4  # of 8 prompts, one piece each
-    assert run(tiny, "v5p-16", "mesh.fsdp=6", judged(tiny, "split", tensor=2)) == 2
+    assert run(tiny, "v5p-16", "mesh.fsdp=4", judged(tiny, "split", tensor=2, data=2)) == 2
     assert "judge.placement=split is for one host" in capsys.readouterr().err
 
 
