@@ -52,6 +52,13 @@ def test_collectives_of_a_compiled_program_replace_the_estimate() -> None:
     assert [p.ici for p in roofline.with_collectives(parts, sent, {36}, times=2)] == [2 * 36 * 50, 0, 2 * 100]
 
 
+def test_devices_with_other_experts_see_each_others_rows_and_answer() -> None:
+    moe, lengths = architecture("Qwen3-30B-A3B"), work.Lengths(1000, 0, 0)
+    sent = [roofline.update_parts(moe, lengths, Cut(4, 1, e, 1), "none")[0].ici for e in (1, 2, 4)]
+    rows = 2 * 3 * 48 * 250 * 2048 * 2  # there and back in three passes through 48 layers, in two bytes
+    assert sent == [0, rows, 3 * rows]
+
+
 @given(st.integers(1, 12), st.integers(0, 12), st.none() | st.integers(1, 14))
 def test_pairs_are_those_that_a_mask_shows(length: int, start: int, window: int | None) -> None:
     start = min(start, length)

@@ -91,7 +91,8 @@ def update_parts(
     moved = passes * lengths.tokens * cfg.n_layers * _activation(cfg) * width / d
     gathers = (cut.fsdp - 1) / cut.fsdp
     ring = 2 * (cut.tensor - 1) / cut.tensor
-    reduced = 2 * passes * cfg.n_layers * lengths.tokens / cut.batch * cfg.d_model * width * ring / 2
+    rows = 2 * passes * cfg.n_layers * lengths.tokens / cut.batch * cfg.d_model * width
+    reduced = rows * ring / 2 + rows * (cut.expert - 1)  # devices with other experts see each other's rows, and answer
     layers = Part(
         "layers",
         (dense + experts) / d,

@@ -118,8 +118,10 @@ def estimated_memory(cfg: ModelConfig, lengths: Lengths, cut: Cut, tokens: int, 
     size, weights = sizes(cfg), _weights(cfg, cut.expert, cut.tensor) / cut.fsdp
     along = cut.tensor if sequence else 1
     heads = (cfg.n_heads + 2 * cfg.n_kv_heads) * cfg.head_dim
-    width = cfg.d_ff if cfg.moe is None else cfg.moe.top_k * cfg.moe.d_ff
-    inner = 2 * (3 * width + 2 * heads) / cut.tensor + 8 * cfg.d_model / along
+    # Where experts are cut, each device has a place for every choice of the rows that it shares with others.
+    copies = 0 if cfg.moe is None else cfg.moe.top_k * cut.expert
+    width = cfg.d_ff if cfg.moe is None else copies * cfg.moe.d_ff
+    inner = 2 * (3 * width + 2 * heads) / cut.tensor + 8 * cfg.d_model / along + 2 * copies * 2 * cfg.d_model
     kept = 2 * cfg.d_model / along + (0 if remat == "full" else inner)
     head = 4 * size.head / cut.tensor
     return (STATE + 2 * 4 + 2) * weights + cfg.n_layers * tokens * kept + tokens * inner + head
