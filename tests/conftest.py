@@ -12,6 +12,11 @@ REPO = Path(__file__).resolve().parent.parent
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPO / ".pytest_cache" / "programs"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
+# So is Python's own bytecode, also where the environment says not to write any: hundreds of processes are started.
+BYTECODE = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(REPO / ".pytest_cache" / "bytecode"))
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.pycache_prefix, sys.dont_write_bytecode = BYTECODE, False
+
 # The TPU's compiler, where `make test` puts it: jax is told to use the CPU, and finds it only when asked to compile.
 sys.path.append(str(REPO / ".venv" / "tpu"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), sys.path[-1]]))

@@ -196,7 +196,10 @@ def joined(*runs: Any, detect: bool = True) -> Iterator[None]:
         agree(lambda: None)  # nobody goes while others are at work
         _stop_jax()
     except BaseException as error:
-        _lines.leave(None if error is _agreed else _failure(error).text)
+        known = error is _agreed or (isinstance(error, Stopped) and isinstance(_agreed, Stopped))
+        if known:  # as above: what all end for they may still have to store together
+            _lines.exchange(Part(b"", None))
+        _lines.leave(None if known else _failure(error).text)
         raise
     _lines.leave(None)
     _lines = None

@@ -104,13 +104,8 @@ def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
 
     Raises UsageError for what cannot work (a window too short, a mesh this machine lacks), before anything is compiled.
     """
-    cfg = models.read_config(config.model)
-    layout = _layout(config, cfg)
+    cfg, layout, tokenizer, first = hosts.agree(lambda: _read(config))
     mesh, rules = (layout.mesh, layout.rules) if layout else (None, None)
-    tokenizer = ChatTokenizer.load(config.model)
-    _check_window(config, cfg)
-    # What is trained is float32; the base of an adapter is never written to, so it stays in the products' type.
-    first = dict(models.load(config.model, mesh, rules, config.update.dtype if config.lora else "float32").params)
     frozen, scale = (first, config.lora.scale) if config.lora else (None, 1.0)
     valid_v = np.asarray(tokenizer.decodable_vocab(cfg.vocab_size))
     sampled = isinstance(config, GrpoConfig)
@@ -134,6 +129,18 @@ def open_learner(config: TrainConfig, loss: LossFn) -> Learner:
     if config.lora:
         learner.first = lora.init_adapters(cfg, config.lora.rank, config.lora.targets, config.seed, mesh, rules)
     return learner
+
+
+def _read(config: TrainConfig) -> tuple[models.ModelConfig, Layout | None, ChatTokenizer, dict[str, jax.Array]]:
+    """What a host may fail to find or to fit, before the devices of all of them compute together."""
+    cfg = models.read_config(config.model)
+    layout = _layout(config, cfg)
+    mesh, rules = (layout.mesh, layout.rules) if layout else (None, None)
+    tokenizer = ChatTokenizer.load(config.model)
+    _check_window(config, cfg)
+    # What is trained is float32; the base of an adapter is never written to, so it stays in the products' type.
+    dtype = config.update.dtype if config.lora else "float32"
+    return cfg, layout, tokenizer, dict(models.load(config.model, mesh, rules, dtype).params)
 
 
 def _layout(config: TrainConfig, cfg: models.ModelConfig) -> Layout | None:

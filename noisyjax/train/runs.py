@@ -32,7 +32,7 @@ def train_grpo(config: GrpoConfig, make_evaluate: MakeEvaluate | None = None) ->
     Raises UsageError for what cannot work, before anything is compiled; RunError and Stopped as `loop.run` does.
     """
     keep_programs()
-    devices = judge_devices(config)
+    devices = hosts.agree(lambda: judge_devices(config))
     with ExitStack() as stack:
         learner = open_learner(config, grpo_loss(config))
         stack.callback(learner.close)

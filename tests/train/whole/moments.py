@@ -48,7 +48,7 @@ def after(owner, name, where, times=1):
 
 def generate(self, requests):
     for number, completion in enumerate(_generate(self, requests)):
-        if number == 5:
+        if number == 1:
             strike("rollout")
         yield completion
 
