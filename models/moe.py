@@ -165,7 +165,7 @@ def _by_kernel(cfg: MoeConfig, tile: int, interpret: bool, x_md: jax.Array, size
     def product(x_mi: jax.Array, w: Any, bias_eo: jax.Array | None) -> jax.Array:
         packed = isinstance(w, Packed)
         if packed:
-            x_mi, w = mxfp4.halves(x_mi), mxfp4.unpacked_by_input(*w, x_mi.dtype)
+            x_mi, w = mxfp4.halves(x_mi), mxfp4.unpacked_by_input(w.blocks_eogb, w.scales_eog, x_mi.dtype)
         return gmm.product(x_mi, w, bias_eo, size_e, tile=tile, interpret=interpret, inputs_first=packed)
 
     gate_mf, up_mf = product(x_md, w.gate_efd, w.gate_bias_ef), product(x_md, w.up_efd, w.up_bias_ef)
