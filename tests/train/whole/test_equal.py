@@ -72,8 +72,8 @@ def test_one_device(change, plain, grpo):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",
-    [{"data": 8}, {"fsdp": 2, "tensor": 2}, {"data": 2, "fsdp": 2, "tensor": 2}],
-    ids=["data 8", "fsdp 2 tensor 2", "all axes"],
+    [{"fsdp": 8}, {"fsdp": 4, "tensor": 2}, {"data": 2, "tensor": 4, "sequence": True}],
+    ids=["8x1", "4x2", "2x4 sequence"],
 )
 def test_more_devices(mesh, plain, grpo):
     check(outcome(grpo(**settings(mesh=mesh))), plain)
