@@ -91,8 +91,18 @@ def storing_failed(url: str, error: BaseException) -> RunError:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return RunError(
         f"could not store to {url}: {reason}. Nothing stored before is harmed; "
-        "make room (or bring the connection back) and run the same command again: it goes on from there."
+        f"{remedy(error)} and run the same command again: it goes on from there."
     )
+
+
+def remedy(error: BaseException) -> str:
+    """What a person has to do before storage works again; client libraries have names of their own for what it was."""
+    told = f"{type(error).__name__} {error}".casefold()
+    if isinstance(error, FileNotFoundError):
+        return "make the bucket (or correct its name)"
+    if any(word in told for word in ("permission", "forbidden", "denied", "unauthorized", "credential")):
+        return "give this account the right to read and write there"
+    return "make room (or bring the connection back)"
 
 
 class LocalFolder:

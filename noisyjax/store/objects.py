@@ -47,6 +47,13 @@ class ObjectFolder:
             # Each client library has exceptions of its own, most of them no OSError.
             raise storing_failed(self.url, error) from error
 
+    def _put[T](self, action: Callable[[], T]) -> T:
+        """`call` for what makes an object: only a bucket can be missing then."""
+        try:
+            return self.call(action)
+        except FileNotFoundError as error:
+            raise storing_failed(self.url, error) from error
+
     def path(self, name: str) -> str:
         return posixpath.join(self.root, name)
 
@@ -57,11 +64,11 @@ class ObjectFolder:
             return None
 
     def write(self, name: str, data: bytes) -> None:
-        self.call(lambda: self.fs.pipe_file(self.path(name), data))
+        self._put(lambda: self.fs.pipe_file(self.path(name), data))
 
     def create(self, name: str, data: bytes) -> bool:
         try:
-            self.call(lambda: self.fs.pipe_file(self.path(name), data, mode="create"))
+            self._put(lambda: self.fs.pipe_file(self.path(name), data, mode="create"))
         except FileExistsError:
             return False
         return True

@@ -19,6 +19,7 @@ import jax
 
 from noisyjax.config import differences
 from noisyjax.errors import RunError, UsageError
+from noisyjax.store import remedy
 from noisyjax.train.config import StateConfig
 
 log = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class Checkpoints:
             whole = sorted(self._manager.all_steps(read=True))
             raise RunError(
                 f"a checkpoint could not be written to {self.folder} ({_first_line(error)}); the whole ones: "
-                f"{_listed(whole)}. Make room and start the same run again"
+                f"{_listed(whole)}; {remedy(error)} and start the same run again"
             ) from error
 
     def close(self) -> None:
