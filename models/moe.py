@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from .config import MoeConfig
 from .expert_parallel import over_mesh
@@ -137,8 +138,9 @@ def experts(
 ) -> jax.Array:
     """The weighted sum of each token's experts, [N, D] in x's type; the sum is made in float32.
 
-    The backward pass makes the experts' inner values again, tile by tile: none are kept. w may hold fewer experts than
-    there are: a choice of one beyond the last costs nothing, and is to have weight 0.
+    Going backward the sorted dispatch makes the experts' inner values again, tile by tile; the kernel has kept gate and
+    up, unless the layer itself is made again. w may hold fewer experts than there are: a choice of one beyond the last
+    costs nothing, and is to have weight 0.
     """
     (n, k), n_experts = expert_nk.shape, jax.tree.leaves(w)[0].shape[0]
     expert_m = expert_nk.reshape(-1)
@@ -158,7 +160,9 @@ def experts(
     return functools.reduce(jnp.add, parts).astype(x_nd.dtype)
 
 
-@functools.partial(jax.checkpoint, static_argnums=(0, 1, 2))
+@functools.partial(
+    jax.checkpoint, static_argnums=(0, 1, 2), policy=jax.checkpoint_policies.save_only_these_names("experts")
+)
 def _by_kernel(cfg: MoeConfig, tile: int, interpret: bool, x_md: jax.Array, size_e: jax.Array, w: Experts) -> jax.Array:
     """As `_by_expert`, for rows [M, D] of whole tiles. Packed weights become numbers a product at a time."""
 
@@ -168,7 +172,8 @@ def _by_kernel(cfg: MoeConfig, tile: int, interpret: bool, x_md: jax.Array, size
             x_mi, w = mxfp4.halves(x_mi), mxfp4.unpacked_by_input(w.blocks_eogb, w.scales_eog, x_mi.dtype)
         return gmm.product(x_mi, w, bias_eo, size_e, tile=tile, interpret=interpret, inputs_first=packed)
 
-    gate_mf, up_mf = product(x_md, w.gate_efd, w.gate_bias_ef), product(x_md, w.up_efd, w.up_bias_ef)
+    pairs = (w.gate_efd, w.gate_bias_ef), (w.up_efd, w.up_bias_ef)
+    gate_mf, up_mf = (checkpoint_name(product(x_md, *pair), "experts") for pair in pairs)
     return product(gated(gate_mf, up_mf, cfg), w.down_edf, w.down_bias_ed)
 
 
