@@ -18,7 +18,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -260,6 +262,20 @@ def _start_jax(place: _Place) -> None:
     jax.config.update("jax_enable_preemption_service", False)  # SIGTERM is `Interrupts`', which all hosts agree on
     address = f"{place.host}:{place.port}" if place.which == 0 else tunnel(place.host, place.port)
     jax.distributed.initialize(address, place.of, place.which, cluster_detection_method="deactivate")
+    _keep_programs()
+
+
+def _keep_programs() -> None:
+    """Let every host keep what it compiles, as the first does, and not compile it again at every start.
+
+    jax leaves that to process 0, so that not all write the same into one folder. Here each host samples and judges by
+    programs of its own; where two compile the same, either's will do.
+    """
+    from jax._src import compiler, distributed
+
+    seen = copy(distributed.global_state)
+    seen.process_id = 0
+    compiler.distributed = SimpleNamespace(global_state=seen)  # type: ignore[assignment]
 
 
 def _stop_jax() -> None:
