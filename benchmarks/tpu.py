@@ -100,7 +100,7 @@ CASES: Mapping[str, tuple[Case, ...]] = {
         for name in ("v5e-16", "v6e-16")
     ),
     "120b-judge": (
-        _judged("v5p-32", _run("Qwen3-30B-A3B", 32), ("mesh.fsdp=16",), "gpt-oss-120b", 32),
+        _judged("v5p-32", _run("Qwen3-30B-A3B", 32), ("mesh.fsdp=8", "mesh.tensor=2"), "gpt-oss-120b", 32),
         _judged("v6e-32", _run("Qwen3-30B-A3B", 16), ("mesh.fsdp=8", "mesh.tensor=4"), "gpt-oss-120b", 8),
     ),
 }
