@@ -46,6 +46,8 @@ class SweepConfig(Schema):
                 raise ValueError(f"skip: there is no axis '{axis}'; {nearest(axis, self.axes)}")
             if value not in self.axes[axis]:
                 raise ValueError(f"skip: '{axis}' has no value '{value}'; {nearest(value, self.axes[axis])}")
+        if not self.combinations():
+            raise ValueError("skip: every combination is left out, so that there is nothing to run")
         return self
 
     def combinations(self) -> list[dict[str, str]]:
@@ -84,6 +86,8 @@ def _expanded(where: str, tree: dict[str, Any], over: Mapping[str, Any], origins
         for axis, value in combination.items():
             run = merge(run, sweep.axes[axis][value])
         run = _filled(merge(run, {k: v for k, v in over.items() if k not in own}), combination)
+        if left := re.search(r"\{(\w+)\}", str(run.get("out", ""))):
+            raise UsageError(f"{where}: out: there is no axis '{left[1]}'; {nearest(left[1], sweep.axes)}")
         path = "/".join(combination.values())
         run |= {"name": path, "out": f"{str(run.get('out', 'runs/eval')).rstrip('/')}/{path}"}
         runs.append(validate(EvalConfig, run, f"{where}, run {path}", origins))

@@ -79,6 +79,8 @@ def test_a_config_without_axes_is_one_run(tmp_path):
         (["axes.size.a b={}"], None, "not a b"),
         (["skip=[{sise: small}]"], None, "no axis 'sise'; did you mean 'size'?"),
         (["skip=[{size: smal}]"], None, "no value 'smal'; did you mean 'small'?"),
+        (["skip=[{method: none}, {method: cic}]"], None, "every combination is left out"),
+        (["out=runs/{sise}"], None, "out: there is no axis 'sise'; did you mean 'size'?"),
         (["axes.size.large.engine.slotz=3"], None, "run large/none: engine.slotz"),
         ([], "6/6", "6/6 of 5 runs holds none"),
         ([], "0/2", "a share is i/n"),
