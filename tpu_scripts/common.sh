@@ -37,15 +37,18 @@ check() {
   [[ $2 =~ ^($3)$ ]] || die "$1 '$2' is not one; it looks like $4"
 }
 
-# Reads KEY=VALUE lines; what the environment has already stays. Nothing in the file is executed.
+# Reads KEY=VALUE lines, quoted or not, with the line ends of any system; what the environment has already stays.
+# Nothing in the file is executed.
 read_env() {
-  local line key
-  [[ -r $1 ]] || die "no env file $1"
+  local line key value
+  [[ -r $1 && ! -d $1 ]] || die "no env file $1"
   while IFS= read -r line || [[ -n $line ]]; do
+    line=${line%"${line##*[![:space:]]}"}
     [[ -z $line || $line == \#* ]] && continue
-    key=${line%%=*}
+    key=${line%%=*} value=${line#*=}
     [[ $line == *=* && $key =~ ^TPU_[A-Z_]+$ ]] || die "$1: '$line' is not TPU_KEY=VALUE"
-    [[ -n ${!key-} ]] || printf -v "$key" '%s' "${line#*=}"
+    if [[ $value =~ ^\"(.*)\"$ || $value =~ ^\'(.*)\'$ ]]; then value=${BASH_REMATCH[1]}; fi
+    [[ -n ${!key-} ]] || printf -v "$key" '%s' "$value"
   done <"$1"
 }
 

@@ -31,6 +31,7 @@ flag() {
   esac
 }
 parse "$@"
+check "TPU_SPOT" "${TPU_SPOT:-0}" '[01]' "1 for a spot TPU, 0 for one on demand"
 check "the type" "${TPU_TYPE-}" '(v4|v5e|v5litepod|v5p|v6e|v7x|tpu7x)-[0-9]+' "v6e-8 (--type, TPU_TYPE)"
 
 case "$TPU_TYPE" in
@@ -43,10 +44,12 @@ esac
 
 call=(gcloud compute tpus queued-resources create "$NAME" "${WHERE[@]}" "--node-id=$NAME")
 call+=("--accelerator-type=$type" "--runtime-version=${TPU_RUNTIME:-$runtime}")
-[[ ${TPU_SPOT:-0} != 1 ]] || call+=(--spot)
+[[ ${TPU_SPOT:-0} == 0 ]] || call+=(--spot)
 [[ -z $UNTIL ]] || call+=("--valid-until-duration=$UNTIL")
 call+=("${REST[@]}")
 run "${call[@]}"
+# What an earlier TPU of this name was told is none of this one's.
+((DRY_RUN)) || rm -rf "${STATE_DIR:?}/$NAME"
 remember create "${call[@]}"
 
 if ((WAIT)); then wait_until_active; fi

@@ -25,12 +25,13 @@ flag() {
   esac
 }
 parse "$@"
-check "the job" "$JOB" '[A-Za-z0-9._-]+' "main (--job)"
+check "the job" "$JOB" '[A-Za-z0-9_][A-Za-z0-9._-]*' "main (--job)"
 check "the worker" "$WORKER" 'all|[0-9]+' "0 or all (--worker)"
 ((${#REST[@]})) || die "no command: put it behind --"
 for word in "${REST[@]}"; do
   # `$`, `*` and the like may stand in a command; a capital word of a manual, as in out=gs://BUCKET/x, may not.
-  ! [[ $word =~ (^|=|/)(PROJECT|ZONE|BUCKET|FOLDER|DIR|NAME|URL|MODEL)(/|$) || $word =~ ^\<.*\>$ ]] ||
+  ! [[ $word =~ (^|=|/)(PROJECT|ZONE|BUCKET|FOLDER|DIR|NAME|URL|MODEL|YOUR_[A-Z_]+|your-[a-z-]+|my-bucket)(/|$) ||
+    $word =~ ^\<.*\>$ ]] ||
     die "the command holds a placeholder: '$word'"
 done
 

@@ -25,7 +25,8 @@ flag() {
 }
 parse "$@"
 [[ -z $WATCH ]] || check "the time" "$WATCH" '[0-9]+' "300 (--watch)"
-[[ -r $STATE_DIR/$NAME/create ]] || die "$STATE_DIR/$NAME does not say how $NAME was created: create.sh was run elsewhere"
+[[ -s $STATE_DIR/$NAME/create ]] ||
+  die "$STATE_DIR/$NAME does not say how $NAME was created: call resume.sh in the folder where create.sh was called"
 export TPU_PROJECT TPU_ZONE TPU_STATE=$STATE_DIR
 
 again=(--project "$TPU_PROJECT" --zone "$TPU_ZONE")

@@ -23,7 +23,7 @@ flag() {
   esac
 }
 parse "$@"
-check "the job" "$JOB" '[A-Za-z0-9._-]+' "main (--job)"
+check "the job" "$JOB" '[A-Za-z0-9_][A-Za-z0-9._-]*' "main (--job)"
 check "the worker" "$WORKER" 'all|[0-9]+' "0 or all (--worker)"
 check "the number of lines" "$LINES_SHOWN" '[0-9]+' "50 (--lines)"
 on "$WORKER" "tail -n $LINES_SHOWN$FOLLOW ~/noisyjax_jobs/$JOB/log"

@@ -119,7 +119,11 @@ def test_settings_that_are_missing_or_placeholders_are_refused(scripts, script, 
             ["a", "--", "noisyjax", "out=gs://BUCKET/x"],
             "the command holds a placeholder: 'out=gs://BUCKET/x'",
         ),
+        ("launch", ["a", "--", "noisyjax", "out=gs://my-bucket/x"], "a placeholder: 'out=gs://my-bucket/x'"),
+        ("launch", ["a", "--", "noisyjax", "bench.data=gs://YOUR_DATA"], "a placeholder: 'bench.data=gs://YOUR_DATA'"),
         ("launch", ["a", "--job", "x;y", "--", "true"], "the job 'x;y' is not one"),
+        ("launch", ["a", "--job", "..", "--", "true"], "the job '..' is not one"),
+        ("tail", ["a", "--job", "../x"], "the job '../x' is not one"),
         ("setup", ["a", "--extras", "tpu hub"], "the extras 'tpu hub'"),
         ("sync", ["a", "--to", "here"], "the place is missing"),
         ("sync", ["a", "--from", "$(x)", "--to", "here"], "still the placeholder"),
@@ -130,6 +134,7 @@ def test_settings_that_are_missing_or_placeholders_are_refused(scripts, script, 
         ("delete", ["a", "--confirm", "b"], "nothing is deleted: 'b' is not 'a'"),
         ("resume", ["a"], "does not say how a was created"),
         ("status", ["a", "--env", "nowhere.env"], "no env file nowhere.env"),
+        ("status", ["a", "--env", "bin"], "no env file bin"),
     ],
 )
 def test_bad_lines_get_one_readable_error(scripts, script, words, said):
@@ -159,6 +164,22 @@ def test_an_env_file_is_read_and_not_executed(scripts):
     scripts.put("mine.env", "touch here\n")
     assert "'touch here' is not TPU_KEY=VALUE" in scripts("create", "a", "--env", "mine.env").stderr
     assert not (scripts.folder / "here").exists()
+
+
+def test_an_env_file_of_any_editor_is_read(bare):
+    bare.put("tpu.env", "# mine\r\n\r\nTPU_PROJECT=\"acme-lab\"\r\nTPU_ZONE='us-east5-b'  \r\nTPU_TYPE=v6e-8\r\n")
+    done = bare("create", "a", "--dry-run")
+    assert done.stderr == ""
+    assert shlex.split(done.stdout)[6:] == [
+        *WHERE, "--node-id=a", "--accelerator-type=v6e-8", "--runtime-version=v2-alpha-tpuv6e",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["true", "yes", "on"])
+def test_a_wish_for_spot_that_is_not_understood_is_no_order_at_full_price(scripts, value):
+    done = scripts("create", "a", "--type", "v6e-8", TPU_SPOT=value)
+    assert (done.returncode, scripts.calls()) == (2, [])
+    assert f"TPU_SPOT '{value}' is not one; it looks like 1 for a spot TPU" in done.stderr
 
 
 def test_the_example_must_be_filled_in(bare):
@@ -371,6 +392,22 @@ def same(made: list[str], first: list[str]) -> bool:
         i for i, word in enumerate(first) if "noisyjax.tar.gz" not in word and not word.startswith("--command=set -eu")
     ]
     return len(made) == len(first) and [made[i] for i in keep] == [first[i] for i in keep]
+
+
+def test_a_new_tpu_is_not_given_the_jobs_of_an_old_one(working):
+    """It was deleted by other means than delete.sh, and its name was taken again."""
+    scripts, _ = working
+    scripts("create", "a", "--type", "v6e-8")
+    assert [path.name for path in remembered(scripts).rglob("*")] == ["create"]
+
+
+def test_nothing_is_deleted_for_a_record_that_is_empty(working):
+    scripts, _ = working
+    (remembered(scripts) / "create").write_text("")  # of a disk that was full
+    scripts.put("states", "SUSPENDED\n")
+    done = scripts("resume", "a")
+    assert (done.returncode, scripts.calls()) == (2, [])
+    assert "does not say how a was created" in done.stderr
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED", "ABSENT"])
