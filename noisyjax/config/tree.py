@@ -39,9 +39,10 @@ _Loader.add_implicit_resolver(f"{_TAG}float", re.compile(_FLOAT), list("-+012345
 
 def parse_yaml(text: str, where: str) -> tuple[Any, Origins]:
     """Plain data and the origin of every key. `where` names the source in messages; lines are counted from 1."""
-    loader = _Loader(text)
+    loader: _Loader | None = None
     origins: Origins = {}
     try:
+        loader = _Loader(text)  # refuses control characters
         node = loader.get_single_node()
         data = None if node is None else _build(loader, node, (), where, origins)
     except yaml.YAMLError as error:
@@ -50,7 +51,8 @@ def parse_yaml(text: str, where: str) -> tuple[Any, Origins]:
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UsageError(f"{where}{line}: not valid YAML: {problem}") from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     return data, origins
 
 

@@ -126,6 +126,8 @@ def test_broken_yaml_has_a_line(write):
     assert "c.yaml:3: not valid YAML" in problem(write("name: a\nengine: {kind: [\n"))
     assert "'name' is given twice" in problem(write("name: a\nname: b\n"))
     assert "mapping" in problem(write("- 1\n"))
+    assert "unacceptable character #x0007" in problem(write("name: a\x07\n"))
+    assert "unacceptable character #x0007" in problem(write(GOOD), "name=\x07")
 
 
 @pytest.mark.parametrize("word", ["temperature", "=1", "a..b=1", ".a=1"])
