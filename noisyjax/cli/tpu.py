@@ -21,18 +21,18 @@ def jobs(
     spot: bool = typer.Option(False, "--spot/--on-demand", help="Cheaper machines that may be taken away."),
     image: str = typer.Option("", help="Container image with noisyjax, for a JobSet."),
     mount: list[str] = typer.Option([], help="NAME=gs://BUCKET/FOLDER, read through the folder NAME; repeatable."),
-    out: Path = typer.Option(None, help="Write the file here instead of printing it."),
+    out: Path = typer.Option(None, dir_okay=False, help="Write the file here instead of printing it."),
 ) -> None:
     """Write the job file that runs a sweep on many TPUs. It starts nothing; the file's head says how to."""
-    from noisyjax.tpu.jobs import JobSpec, job_file
+    from noisyjax.tpu.jobs import JobSpec, job_file, read_mounts, write_job_file
 
-    mounts = {name: url for name, _, url in (word.partition("=") for word in mount)}
     words = tuple(overrides or ())
-    text = job_file(engine, JobSpec(config, words, accelerator, shards, split, spot, bucket, image, mounts))
+    spec = JobSpec(config, words, accelerator, shards, split, spot, bucket, image, read_mounts(mount))
+    text = job_file(engine, spec)
     if out is None:
         typer.echo(text, nl=False)
     else:
-        out.write_text(text, encoding="utf-8")
+        write_job_file(out, text)
         typer.echo(f"wrote {out}")
 
 

@@ -6,7 +6,7 @@ is the run's shard, and the store makes a restarted shard go on where it stopped
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import yaml
 
 from noisyjax.errors import UsageError, nearest
 from noisyjax.evaluate import load_runs
+from noisyjax.report.page import write_text
 from noisyjax.tpu.names import Slice, parse_accelerator
 
 ENGINES = ("sky", "jobset")
@@ -24,6 +25,12 @@ RESTARTS = 100
 """Of a JobSet in all; a pre-emption costs one."""
 
 _BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])(?:/(\S*))?")
+_MOUNT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+"""A folder, and the name of a Kubernetes volume."""
+_OWN = {"configs", "models", "noisyjax"}
+"""Folders of the run that are there already."""
+_IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*")
+_HEAD = re.compile(r"# .* in [0-9]+ shards by (?:questions|runs), each on ")
 _PLACEHOLDER = re.compile(r"<.*>|^\$|\b(?:your|my)[-_ ]|\b(?:PROJECT|ZONE|BUCKET|IMAGE|NAME|REGION|CHANGEME|TODO)\b")
 
 
@@ -72,6 +79,26 @@ def job_file(engine: str, spec: JobSpec) -> str:
     return _head(engine, spec) + yaml.dump(made, Dumper=_Dumper, sort_keys=False, width=120)
 
 
+def read_mounts(words: Iterable[str]) -> dict[str, str]:
+    """`NAME=gs://BUCKET/FOLDER` words as `JobSpec.mounts`. UsageError for what is none, or given twice."""
+    mounts: dict[str, str] = {}
+    for word in words:
+        name, equals, url = word.partition("=")
+        if not equals:
+            raise UsageError(f"a mount is NAME=gs://BUCKET/FOLDER; got '{word}'")
+        if name in mounts:
+            raise UsageError(f"--mount {name} is given twice: {mounts[name]} and {url}")
+        mounts[name] = url
+    return mounts
+
+
+def write_job_file(path: Path, text: str) -> None:
+    """Write the file, over an older one of its kind but over nothing else (UsageError). RunError where that fails."""
+    if path.exists() and not _HEAD.match(path.read_text(encoding="utf-8", errors="replace")):
+        raise UsageError(f"{path} is there and is no job file: choose another --out")
+    write_text(path, text)
+
+
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
@@ -92,19 +119,28 @@ def _check(engine: str, spec: JobSpec) -> None:
         raise UsageError(
             "`out` and `shard` are the job's own: name the bucket with --bucket and the number with --shards"
         )
-    for name, url in {"out": spec.bucket, **spec.mounts}.items():
-        if not re.fullmatch(r"[a-z0-9_-]+", name):
-            raise UsageError(f"a mount is NAME=gs://BUCKET/FOLDER with NAME in small letters; got '{name}={url}'")
+    for name, url in spec.mounts.items():
+        if not _MOUNT.fullmatch(name) or name in _OWN:
+            raise UsageError(
+                "a mount is NAME=gs://BUCKET/FOLDER with NAME in small letters, digits and dashes, and none of "
+                f"{', '.join(sorted(_OWN))}; got '{name}={url}'"
+            )
+    for url in (spec.bucket, *spec.mounts.values()):
         if not _BUCKET.fullmatch(url):
             raise UsageError(f"a bucket is gs://NAME or gs://NAME/FOLDER, in small letters; got '{url}'")
     if engine == "jobset" and not spec.image:
         raise UsageError("a JobSet runs a container: name one that holds noisyjax with --image")
+    if spec.image and not _IMAGE.fullmatch(spec.image):
+        raise UsageError(f"--image '{spec.image}' is none; it looks like europe-docker.pkg.dev/acme/noisyjax:1")
     given = {"--bucket": spec.bucket, "--image": spec.image, **{f"--mount {n}": u for n, u in spec.mounts.items()}}
     _no_placeholders(given | {f"'{word}'": word for word in spec.overrides})
     if engine == "sky" and spec.tpu.generation.name == "tpu7x":
         raise UsageError("SkyPilot does not know tpu7x: use --engine jobset, or another TPU")
     if not _travels(spec.config):
-        raise UsageError(f"{spec.config} must be a relative path inside the folder that is sent, or a packaged config")
+        raise UsageError(
+            f"{spec.config} must be a relative path, in printable characters, inside the folder that is sent, or a "
+            "packaged config"
+        )
     runs = load_runs(spec.config, spec.overrides)
     if spec.split == "runs" and spec.shards > len(runs):
         raise UsageError(f"{spec.shards} shards of {len(runs)} runs: take fewer, or split by questions")
@@ -113,7 +149,7 @@ def _check(engine: str, spec: JobSpec) -> None:
 def _travels(config: str) -> bool:
     """Whether a machine that was sent this folder, or that has the package alone, can read the config too."""
     path = Path(config)
-    return not path.is_absolute() and ".." not in path.parts
+    return not path.is_absolute() and ".." not in path.parts and config.isprintable()
 
 
 def _no_placeholders(given: Mapping[str, str]) -> None:
@@ -126,6 +162,7 @@ def _no_placeholders(given: Mapping[str, str]) -> None:
 
 # Newer images keep pip from their own Python unless it is told twice.
 _SETUP = """\
+set -e
 PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv
 python3 -m uv venv --quiet --allow-existing --python 3.13 .venv
 python3 -m uv pip install --quiet -p .venv/bin/python -c constraints.txt -e '.[tpu,hub]' gcsfs
@@ -144,7 +181,7 @@ def _sky(spec: JobSpec) -> dict[str, Any]:
     envs = {} if spec.shards == 1 else {"envs": {"SHARD": "1"}}
     # Mounts lie beside the folder that is sent, which is sent again at every start.
     mounts = {"file_mounts": {f"~/{name}": url for name, url in spec.mounts.items()}} if spec.mounts else {}
-    links = "".join(f"ln -sfn ~/{name} {name}\n" for name in spec.mounts)
+    links = "".join(f"ln -sfnT ~/{name} {name}\n" for name in spec.mounts)
     run = f". .venv/bin/activate\nexec {command(spec, '"$SHARD"')}\n"
     task = {"name": spec.name, "workdir": ".", "resources": resources, **mounts, **envs}
     return task | {"setup": _SETUP + links, "run": run}
@@ -192,11 +229,13 @@ def _jobset(spec: JobSpec) -> dict[str, Any]:
 def _pod(spec: JobSpec) -> dict[str, Any]:
     """The pod template: metadata and spec. Buckets are mounted by GKE's Cloud Storage FUSE driver."""
     index = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
-    links = "".join(f"ln -sfn /mnt/{name} {name} && " for name in spec.mounts)
+    links = "".join(f"ln -sfnT /mnt/{name} {name} && " for name in spec.mounts)
+    text = f"{links}exec {command(spec, '"$((SHARD_INDEX + 1))"')}"
     container: dict[str, Any] = {
         "name": "noisyjax",
         "image": spec.image,
-        "command": ["bash", "-c", f"{links}exec {command(spec, '"$((SHARD_INDEX + 1))"')}"],
+        # Kubernetes reads `$$` as `$` and fills in `$(NAME)` before the shell sees any of it.
+        "command": ["bash", "-c", text.replace("$", "$$")],
         "env": [{"name": "SHARD_INDEX", "valueFrom": {"fieldRef": {"fieldPath": index}}}],
         "resources": {"limits": {"google.com/tpu": spec.tpu.chips_per_host}},
     }
@@ -242,7 +281,7 @@ def _head(engine: str, spec: JobSpec) -> str:
     else:
         launch = f"sky jobs launch --yes --detach-run --name {spec.name}-$i --env SHARD=$i FILE"
         lines += [f"for i in $(seq {spec.shards}); do {launch}; done"]
-    lines += [f"noisyjax report {spec.out}"]
+    lines += [shlex.join(["noisyjax", "report", spec.out])]
     return "".join(f"# {line}\n" for line in lines)
 
 

@@ -13,7 +13,7 @@ import yaml
 from noisyjax.cli import main
 from noisyjax.errors import UsageError
 from noisyjax.evaluate import load_runs
-from noisyjax.tpu.jobs import JobSpec, job_file
+from noisyjax.tpu.jobs import JobSpec, job_file, read_mounts
 
 SCHEMAS = Path(__file__).parent
 SOUND = {"bucket": "gs://acme-runs/sweeps", "image": "europe-docker.pkg.dev/acme/noisyjax:1"}
@@ -57,7 +57,7 @@ def test_a_sky_file():
     assert made["resources"]["accelerator_args"]["runtime_version"] == "v2-alpha-tpuv5-lite"
     assert made["resources"]["use_spot"] is True
     assert made["file_mounts"] == {"~/weights": "gs://acme-w/a", "~/data": "gs://acme-d"}
-    assert "ln -sfn ~/weights weights\nln -sfn ~/data data\n" in made["setup"]
+    assert "ln -sfnT ~/weights weights\nln -sfnT ~/data data\n" in made["setup"]
 
 
 def test_a_jobset():
@@ -92,6 +92,8 @@ def words_of(engine: str, made: dict, index: int, folder: Path) -> list[str]:
         *shell, text = job["template"]["spec"]["containers"][0]["command"]
         assert shell == ["bash", "-c"]
         env["SHARD_INDEX"] = str(index)
+        # What Kubernetes makes of it: https://kubernetes.io/docs/tasks/inject-data-application
+        text = re.sub(r"\$\$|\$\((\w+)\)", lambda found: "$" if not found[1] else env.get(found[1], found[0]), text)
     done = subprocess.run(["bash", "-c", text], cwd=folder, env=env, capture_output=True, text=True, check=True)
     return done.stdout.split("\0")[:-1]
 
@@ -99,7 +101,7 @@ def words_of(engine: str, made: dict, index: int, folder: Path) -> list[str]:
 @pytest.mark.parametrize("engine", ["sky", "jobset"])
 @pytest.mark.parametrize(("split", "option"), [("questions", ["shard=3/4"]), ("runs", ["--share", "3/4"])])
 def test_every_machine_takes_its_share(engine, split, option, tmp_path):
-    words = ("bench.data=hub", 'sampling.stop=["a b", "$HOME"]')
+    words = ("bench.data=hub", 'sampling.stop=["a b", "$HOME", "$$", "$(SHARD_INDEX)", "`id`", "it\'s\\n"]')
     made = yaml.safe_load(job_file(engine, spec(overrides=words, shards=4, split=split)))
     called = words_of(engine, made, 2, tmp_path)
     assert called == [
@@ -140,6 +142,12 @@ def test_one_machine_takes_all(tmp_path):
         ("sky", {"split": "run"}, "did you mean 'runs'?"),
         ("sky", {"accelerator": "tpu7x-8"}, "use --engine jobset"),
         ("sky", {"mounts": {"a/b": "gs://acme-w"}}, "a mount is NAME=gs://"),
+        ("jobset", {"mounts": {"my_data": "gs://acme-w"}}, "got 'my_data=gs://acme-w'"),
+        ("jobset", {"mounts": {"-x": "gs://acme-w"}}, "got '-x=gs://acme-w'"),
+        ("sky", {"mounts": {"noisyjax": "gs://acme-w"}}, "none of configs, models, noisyjax"),
+        ("sky", {"mounts": {"out": "gs://acme-w"}, "bucket": "x"}, "got 'x'"),
+        ("jobset", {"image": "gcr.io/acme/a b"}, "--image 'gcr.io/acme/a b' is none"),
+        ("sky", {"config": "a\nb.yaml"}, "in printable characters"),
         ("sky", {"mounts": {"weights": "w"}}, "a bucket is gs://NAME"),
     ],
 )
@@ -151,6 +159,51 @@ def test_bad_input_gets_one_readable_error(engine, changes, said):
 def test_a_topology_that_does_not_exist_gets_the_known_ones():
     with pytest.raises(UsageError, match=r"'v6e-12' does not exist; known: v6e-1 \(1x1\), .*v6e-16 \(4x4\)"):
         spec(accelerator="v6e-12")
+
+
+def test_mounts_are_told_apart():
+    assert read_mounts(["w=gs://a/b=c", "d=gs://e"]) == {"w": "gs://a/b=c", "d": "gs://e"}
+    with pytest.raises(UsageError, match="got 'weights'"):
+        read_mounts(["weights"])
+    with pytest.raises(UsageError, match="--mount w is given twice: gs://a and gs://b"):
+        read_mounts(["w=gs://a", "w=gs://b"])
+
+
+def test_a_folder_that_is_sent_is_not_taken_for_a_mount(tmp_path):
+    """A link would be put inside of it, and what lies in the bucket not be found."""
+    (tmp_path / "data").mkdir()
+    links = re.findall(r"^ln .*", yaml.safe_load(job_file("sky", spec(mounts={"data": "gs://acme-d"})))["setup"], re.M)
+    assert subprocess.run(["bash", "-c", "\n".join(links)], cwd=tmp_path, capture_output=True).returncode != 0
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_a_config_of_two_words_can_be_reported_as_the_head_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two words.yaml").write_text("extends: sweeps/quickstart\nengine: {model: m}\n")
+    text = job_file("sky", spec(config="two words.yaml", overrides=()))
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    assert shlex.split(head[-1][2:]) == ["noisyjax", "report", "gs://acme-runs/sweeps/two words"]
+
+
+def test_a_file_is_written_over_its_like_alone(tmp_path, capsys):
+    line = ["tpu", "jobs", "sweeps/table1", "--engine", "sky", "--bucket", "gs://acme-runs", "--out"]
+
+    def written(path: Path, *more: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            main([*line, str(path), *more])
+        return ended.value.code
+
+    sweep, job = tmp_path / "sweep.yaml", tmp_path / "new" / "job.yaml"
+    sweep.write_text("# mine\nextends: sweeps/table1\n")
+    assert written(sweep) == 2
+    assert "is there and is no job file" in capsys.readouterr().err
+    assert sweep.read_text() == "# mine\nextends: sweeps/table1\n"
+    assert (written(job), written(job, "--spot")) == (0, 0)
+    assert yaml.safe_load(job.read_text())["resources"]["use_spot"] is True
+    assert written(tmp_path) == 2
+    (tmp_path / "file").touch()
+    assert written(tmp_path / "file" / "job.yaml") == 1
+    assert "could not write" in capsys.readouterr().err
 
 
 def test_the_command_writes_the_file(tmp_path, capsys):
