@@ -45,9 +45,9 @@ def evaluate(config: EvalConfig, opened: OpenEngine | None = None) -> Outcome:
     On several hosts each does its share of the questions on a model of its own, and stores it as a shard of the run.
     All return when all are done, and the outcome is that of all.
     """
+    hosts.first_only(lambda: _check_shards(config))
     if hosts.count() == 1:
         return _evaluate(config, opened)
-    hosts.first_only(lambda: _check_shards(config))
     mine = config.model_copy(update={"shard": share_of(config.shard, hosts.index(), hosts.count())})
     parts = hosts.gather(lambda: _evaluate(mine, opened))
     samples, fresh, errors = (sum(getattr(part, name) for part in parts) for name in ("samples", "fresh", "errors"))
@@ -209,7 +209,7 @@ def _folder(config: EvalConfig) -> str:
 
 
 def _check_shards(config: EvalConfig) -> None:
-    """UsageError when the run was begun by another number of hosts, whose shares of the questions were others."""
+    """UsageError when the run was begun in another number of shares, which held other questions."""
     folder = open_folder(config.out)
     of = int(share_of(config.shard, 0, hosts.count()).split("/")[1])
     held = {int(name.rpartition("-")[2]) for name in folder.children() if re.fullmatch(r"shard-\d+-of-\d+", name)}
@@ -217,5 +217,5 @@ def _check_shards(config: EvalConfig) -> None:
     if others := held - {of}:
         raise UsageError(
             f"{config.out} was begun in {max(others)} share(s) and cannot be gone on with in {of}: give it "
-            f"{max(others)} host(s) again, or choose another `out`"
+            f"{max(others)} host(s) or shard=i/{max(others)} again, or choose another `out`"
         )

@@ -194,6 +194,16 @@ def test_shards_add_up(tmp_path, straight):
         fake_config(tmp_path, "shard=4/3")
 
 
+def test_shards_of_two_sizes_never_meet_in_a_folder(tmp_path):
+    """They overlap: a report would count the questions of both twice."""
+    fake_run(tmp_path / "shards", "shard=1/3")
+    fake_run(tmp_path / "whole")
+    for folder, words, of in (("shards", ["shard=1/2"], 3), ("shards", [], 3), ("whole", ["shard=1/2"], 1)):
+        with pytest.raises(UsageError, match=rf"was begun in {of} share\(s\) .* or shard=i/{of} again"):
+            fake_run(tmp_path / folder, *words)
+    assert [path.name for path in (tmp_path / "shards").iterdir()] == ["shard-1-of-3"]
+
+
 def test_several_samples_and_pass_at_k(tmp_path):
     engine = fake_run(tmp_path, "n=4", "k=2", "bench.settings=[ND]")
     results = load_results(str(tmp_path))
