@@ -44,20 +44,24 @@ def plan(
     search: bool = typer.Option(False, "--search", help="Find the mesh and the micro-batch instead."),
     only: list[str] = typer.Option([], help="A program, such as update or decode; repeatable. By default all."),
     prices: str = typer.Option("tpu_prices", help="Dollars per chip and hour: a YAML file, or a packaged table."),
-    out: Path = typer.Option(None, "--json", help="Write everything here as JSON too."),
+    out: Path = typer.Option(None, "--json", dir_okay=False, help="Write everything here as JSON too."),
 ) -> None:
     """Compile a run's programs for a TPU that is not here: whether they fit, what they send, how long a step takes."""
     import json
 
+    from noisyjax.report.page import write_text
+    from noisyjax.tpu.names import parse_accelerator
     from noisyjax.tpu.planning.plan import plan as make
     from noisyjax.tpu.planning.plan import text
     from noisyjax.tpu.planning.prices import read_prices
 
     table, plans = read_prices(prices), []
     for name in topology:
+        parse_accelerator(name)  # before minutes go into the first
+    for name in topology:
         plans.append(make(config, overrides or (), name, search=search, only=only, prices=table))
         typer.echo(text(plans[-1]) + "\n")
-    if out is not None:
-        out.write_text(json.dumps(plans, indent=1) + "\n", encoding="utf-8")
+        if out is not None:
+            write_text(out, json.dumps(plans, indent=1) + "\n")
     if not all(one["fits"] for one in plans):
         raise typer.Exit(1)

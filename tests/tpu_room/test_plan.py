@@ -2,7 +2,11 @@
 
 import importlib.util
 import json
+import os
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +14,7 @@ from noisyjax.cli import main
 from noisyjax.errors import RunError, UsageError
 from noisyjax.tpu import GENERATIONS
 from noisyjax.tpu.names import GIB, parse_accelerator
+from noisyjax.tpu.planning import plan as plans
 from noisyjax.tpu.planning import search
 from noisyjax.tpu.planning.plan import _rates, text
 from noisyjax.tpu.planning.prices import ChipPrice, read_prices
@@ -139,6 +144,8 @@ def test_what_does_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     ("words", "said"),
     [
         (("mesh.fsdp=2",), ["mesh fsdp=2 makes 2 devices", "v5litepod-4 (2x2) has 4", "mesh.fsdp=4", "--search"]),
+        (("mesh.fsdp=4", "--only", "update", "--only", "decod"), ["--only decod: this run", "did you mean 'decode'?"]),
+        (("--search", "--only", "updat"), ["--only updat: this run has no such program; did you mean 'update'?"]),
         (("mesh.tensor=3",), ["q_nhd: heads of size 4 cannot be cut into 3 along mesh axis 'tensor'"]),
     ],
 )
@@ -154,6 +161,66 @@ def test_bad_requests_start_no_compiler(tiny: Path, capsys: pytest.CaptureFixtur
     assert run(tiny, "v5e-4", "mesh.fdsp=4") == 2
     assert "did you mean 'fsdp'?" in capsys.readouterr().err
     assert call("tpu", "plan", "sweeps/endpoint", "--topology", "v5e-4") == 2
+    assert run(tiny, "v5e-4", "mesh.fsdp=4", "--topology", "v5e-5") == 2
+    assert "v5litepod-4 (2x2)" in capsys.readouterr().err
+    assert run(tiny, "v5e-4", "mesh.fsdp=4", out=tiny) == 2
+    assert "is a directory" in capsys.readouterr().err
+
+
+def planned(name: str) -> dict:
+    """Something like a plan, of nothing."""
+    empty = {"mesh": {}, "search": [], "programs": [], "parts": [], "seconds": {}, "sequence": False}
+    return {"name": name, "topology": name, "devices": 1, "hbm": GIB, "fits": True, **empty}
+
+
+def test_what_was_planned_is_kept_when_the_next_fails(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one(source: str, overrides: list, topology: str, **_: object) -> dict:
+        if topology == "v6e-4":
+            raise RunError("no room")
+        return planned(topology)
+
+    monkeypatch.setattr(plans, "plan", one)
+    out = tmp_path / "new" / "plan.json"
+    assert run(tiny, "v5e-4", "--topology", "v6e-4", out=out) == 1
+    assert [made["name"] for made in json.loads(out.read_text())] == ["v5e-4"]
+
+
+class Worker:
+    """In place of the compiler's process: `program` runs, with the worker's own way to end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+        self.started: list[subprocess.Popen] = []
+
+        def start(command: list[str], **kwargs: Any) -> subprocess.Popen:
+            code = f"import os, sys, threading\nfrom noisyjax.tpu.planning.worker import _end_with\n{program}"
+            self.started.append(popen([command[0], "-c", code], **kwargs))
+            return self.started[-1]
+
+        popen = subprocess.Popen
+        monkeypatch.setattr(plans.subprocess, "Popen", start)
+
+
+def test_a_process_that_was_killed_is_told(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda _: True)
+    Worker(monkeypatch, "os.kill(os.getpid(), 9)")
+    with pytest.raises(RunError, match=r"for v5litepod-4 was killed, .* memory left: ask for less at once"):
+        plans.plan("train/grpo_paper", [f"model={tiny}"], "v5e-4")
+
+
+def test_an_interrupted_plan_leaves_no_compiler_at_work(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda _: True)
+    worker = Worker(
+        monkeypatch,
+        "sys.stdin.readline()\n"
+        "threading.Thread(target=_end_with, args=(0,), daemon=True).start()\n"
+        f"os.kill({os.getpid()}, {int(signal.SIGINT)})\n"
+        "threading.Event().wait(60)",
+    )
+    with pytest.raises(KeyboardInterrupt):
+        plans.plan("train/grpo_paper", [f"model={tiny}"], "v5e-4")
+    assert worker.started[0].wait(10) == 1
 
 
 def test_configs_are_known_by_their_keys(tiny: Path) -> None:

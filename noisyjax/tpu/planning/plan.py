@@ -3,10 +3,12 @@
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +66,41 @@ def plan(
             "only": list(only),
             "answer": str(file),
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "noisyjax.tpu.planning.worker"],
-            input=json.dumps(request),
-            text=True,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, **ENVIRONMENT},
-        )
+        code = _compiled(request)
         if not file.exists():
-            raise RunError(f"the compiler's process for {where.name} ended with code {done.returncode} and no answer")
+            raise RunError(f"the compiler's process for {where.name} {_ended(code)}")
         answer = json.loads(file.read_text(encoding="utf-8"))
     if "error" in answer:
         failure: type[NoisyjaxError] = UsageError if answer["code"] == 2 else RunError
         raise failure(answer["error"])
     return answer["plan"] | _rates(answer["plan"], (prices or {}).get(where.generation.name))
+
+
+def _compiled(request: Mapping[str, Any]) -> int:
+    """The exit code of a process that answers the request.
+
+    It ends when its stdin does, so that none is left at work by a plan that is interrupted or killed. Ctrl-C reaches
+    this process alone.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", "noisyjax.tpu.planning.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **ENVIRONMENT},
+        process_group=0,
+    ) as process:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        return process.wait()
+
+
+def _ended(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "was killed, as a system does that has no memory left: ask for less at once with --only"
+    return f"ended with code {code} and no answer"
 
 
 def _rates(found: Plan, price: ChipPrice | None) -> dict[str, Any]:

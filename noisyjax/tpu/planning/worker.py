@@ -1,11 +1,14 @@
 """`python -m noisyjax.tpu.planning.worker`: compiles the programs of a config for a topology, as a process of its own.
 
 The TPU's compiler takes its settings from the environment before jax is imported, so `plan.py` starts this with them.
-The request comes as JSON on stdin; the answer goes to the file that it names. What takes long is told on stderr.
+The request comes as a line of JSON on stdin; the answer goes to the file that it names. What takes long is told on
+stderr. When stdin ends, nobody waits any more, and so does this process.
 """
 
 import json
+import os
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +42,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         def update(words: Sequence[str]) -> Compiled:
             print(f"{where.name}: trying {' '.join(words)}", file=sys.stderr, flush=True)
             made = _run(read_subject(request["source"], [*request["overrides"], *words]), cfg, devices, where)
+            _wanted(made, request["only"])  # before minutes go into it
             return _compile(made.programs[0], where)
 
         words, known["update"], tried = search.best(subject, cfg, where, update)
@@ -46,11 +50,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     partition_specs(cfg, _mesh(subject).axes, SERVING if subject.kind == "eval" else TRAINING)
     _check_devices(subject, where)
     made = _run(subject, cfg, devices, where)
-    wanted = [p for p in made.programs if not request["only"] or p.name in request["only"]]
-    if not wanted:
-        name, names = request["only"][0], [p.name for p in made.programs]
-        raise UsageError(f"--only {name}: no such program; {nearest(name, names)}")
-    compiled = [known.get(p.name) or _compile(p, where) for p in wanted]
+    compiled = [known.get(p.name) or _compile(p, where) for p in _wanted(made, request["only"])]
     return account(subject, cfg, where, made.train, made.engines, compiled) | {"search": tried}
 
 
@@ -59,6 +59,15 @@ class _Made:
 
     def __init__(self, train: Training | None, engines: Sequence[Engine], programs: Sequence[Program]) -> None:
         self.train, self.engines, self.programs = train, engines, programs
+
+
+def _wanted(made: _Made, only: Sequence[str]) -> list[Program]:
+    """The programs of these names, or all. UsageError for a name that is none."""
+    names = [p.name for p in made.programs]
+    for name in only:
+        if name not in names:
+            raise UsageError(f"--only {name}: this run has no such program; {nearest(name, names)}")
+    return [p for p in made.programs if not only or p.name in only]
 
 
 def _devices(where: Slice) -> list[Any]:
@@ -153,7 +162,8 @@ def _check_devices(subject: Subject, where: Slice) -> None:
     axis = "data" if subject.kind == "eval" else "fsdp"
     raise UsageError(
         f"{key} {shape} makes {mesh.devices} devices{beside}, but {of} has {free}: "
-        f"say {key}.{axis}={free - own}, another product of {free - own}, or --search"
+        f"say {key}.{axis}={free - own}, or another product of {free - own}"
+        + ("" if subject.kind == "eval" else ", or --search")
     )
 
 
@@ -177,9 +187,15 @@ def _dtype(config: LocalConfig, cfg: ModelConfig) -> str:
     return cfg.dtype if config.dtype == "auto" else config.dtype
 
 
+def _end_with(asking: int) -> None:
+    os.read(asking, 1)  # not by sys.stdin, whose lock a thread may not hold when Python ends
+    os._exit(1)
+
+
 def main() -> int:
     """Answer the request on stdin. What a person can put right is an answer too."""
-    request = json.load(sys.stdin)
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with, args=(sys.stdin.fileno(),), daemon=True).start()
     try:
         found: dict[str, Any] = {"plan": answer(request)}
     except NoisyjaxError as error:
