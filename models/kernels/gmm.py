@@ -68,6 +68,8 @@ def product(
     """
     from jax.experimental.pallas.ops.tpu import megablox  # takes half a second, and a CPU has no use for it
 
+    if not inputs_first and w_eoi.shape[2] % LANES:  # XLA lays such weights with outputs innermost, and would copy them
+        w_eoi, inputs_first = w_eoi.swapaxes(1, 2), True
     row_m = jnp.arange(x_mi.shape[0])
     real_m1 = (row_m < size_e.sum())[:, None]
     # Going backward the kernel leaves the gradient of those rows unwritten: whatever is there must stay there.
