@@ -37,6 +37,8 @@ check() {
   [[ $2 =~ ^($3)$ ]] || die "$1 '$2' is not one; it looks like $4"
 }
 
+KEYS="TPU_PROJECT TPU_ZONE TPU_TYPE TPU_SPOT TPU_RUNTIME TPU_BUCKET"
+
 # Reads KEY=VALUE lines, quoted or not, with the line ends of any system; what the environment has already stays.
 # Nothing in the file is executed.
 read_env() {
@@ -48,6 +50,7 @@ read_env() {
     key=${line%%=*} value=${line#*=}
     [[ $line == *=* && $key =~ ^TPU_[A-Z_]+$ ]] || die "$1: '$line' is not TPU_KEY=VALUE"
     if [[ $value =~ ^\"(.*)\"$ || $value =~ ^\'(.*)\'$ ]]; then value=${BASH_REMATCH[1]}; fi
+    [[ " $KEYS " == *" $key "* ]] || die "$1: there is no $key; there are $KEYS"
     [[ -n ${!key-} ]] || printf -v "$key" '%s' "$value"
   done <"$1"
 }

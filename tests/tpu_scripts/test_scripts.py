@@ -164,6 +164,10 @@ def test_an_env_file_is_read_and_not_executed(scripts):
     scripts.put("mine.env", "touch here\n")
     assert "'touch here' is not TPU_KEY=VALUE" in scripts("create", "a", "--env", "mine.env").stderr
     assert not (scripts.folder / "here").exists()
+    scripts.put("mine.env", "TPU_SPOTT=1\n")
+    done = scripts("create", "a", "--type", "v6e-8", "--env", "mine.env")
+    assert (done.returncode, scripts.calls()) == (2, [])
+    assert "mine.env: there is no TPU_SPOTT; there are TPU_PROJECT" in done.stderr
 
 
 def test_an_env_file_of_any_editor_is_read(bare):
