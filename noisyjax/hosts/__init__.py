@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -271,11 +271,12 @@ def _keep_programs() -> None:
     jax leaves that to process 0, so that not all write the same into one folder. Here each host samples and judges by
     programs of its own; where two compile the same, either's will do.
     """
-    from jax._src import compiler, distributed
+    with suppress(ImportError, AttributeError):  # private names of jax: without them a start is only slower
+        from jax._src import compiler, distributed
 
-    seen = copy(distributed.global_state)
-    seen.process_id = 0
-    compiler.distributed = SimpleNamespace(global_state=seen)  # type: ignore[assignment]
+        seen = copy(distributed.global_state)
+        seen.process_id = 0
+        compiler.distributed = SimpleNamespace(global_state=seen)  # type: ignore[assignment]
 
 
 def _stop_jax() -> None:
