@@ -25,5 +25,8 @@ if ((!DRY_RUN)); then
   fi
   [[ $CONFIRM == "$NAME" ]] || die "nothing is deleted: '$CONFIRM' is not '$NAME' (--confirm $NAME)"
 fi
-run gcloud compute tpus queued-resources delete "$NAME" "${WHERE[@]}" --force --quiet
+if ! run gcloud compute tpus queued-resources delete "$NAME" "${WHERE[@]}" --force --quiet; then
+  # One that was deleted by other means has to be forgotten too, or `resume.sh` would bring it back.
+  [[ $(state) == ABSENT ]] || die "$NAME is not deleted" 1
+fi
 ((DRY_RUN)) || rm -rf "${STATE_DIR:?}/$NAME"

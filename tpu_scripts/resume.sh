@@ -72,6 +72,10 @@ if [[ -z $WATCH ]] || ((DRY_RUN)); then
 fi
 while true; do
   # Each look is a process of its own: one that fails (no network, no room) stops there and is followed by another.
-  "$0" "$NAME" "${again[@]}" || printf '%s: trying again in %s s\n' "$NAME" "$WATCH" >&2
+  # What is wrong in itself, or was deleted meanwhile (2), is not looked at again.
+  code=0
+  "$0" "$NAME" "${again[@]}" || code=$?
+  ((code != 2)) || exit 2
+  ((code == 0)) || printf '%s: trying again in %s s\n' "$NAME" "$WATCH" >&2
   sleep "$WATCH"
 done

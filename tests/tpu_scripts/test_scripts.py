@@ -380,6 +380,26 @@ def test_delete_forgets_the_tpu(scripts):
     assert not remembered(scripts).exists()
 
 
+@pytest.mark.parametrize(("state", "code"), [("ABSENT", 0), ("ACTIVE", 1)])
+def test_what_is_gone_already_is_forgotten_and_nothing_else(scripts, state, code):
+    scripts("create", "a", "--type", "v6e-8")
+    scripts.put("fail", "queued-resources delete")
+    scripts.put("states", f"{state}\n")
+    done = scripts("delete", "a", "--confirm", "a")
+    assert done.returncode == code
+    assert remembered(scripts).exists() == bool(code)
+    assert ("a is not deleted" in done.stderr) == bool(code)
+
+
+def test_watching_ends_with_what_is_watched(working):
+    scripts, _ = working
+    (scripts.folder / "bin" / "sleep").write_text(f"#!/bin/sh\nrm -r {remembered(scripts)}\n")
+    (scripts.folder / "bin" / "sleep").chmod(0o755)
+    done = scripts("resume", "a", "--watch", "1")
+    assert done.returncode == 2
+    assert "does not say how a was created" in done.stderr
+
+
 @pytest.fixture
 def working(scripts):
     """A TPU that was created, set up and given two jobs; the calls that this took."""
