@@ -21,13 +21,10 @@ manual() {
   sed -n '2,${/^#/!q; /^# shellcheck/q; s/^# \{0,1\}//; p}' "$0"
 }
 
-# Values that stand for something else in a manual and were never replaced.
+# What stands for something else in a manual and was never replaced: a whole word, or a whole part of a path.
+PLACEHOLDER='(^|=|/)(PROJECT|ZONE|BUCKET|FOLDER|DIR|NAME|TYPE|URL|MODEL|CHANGEME|(MY|YOUR)[-_][A-Z_-]+|your-[a-z-]+|my-bucket|my-project)(/|$)'
 refuse_placeholder() {
-  case "$2" in
-    *'<'* | *'>'* | *'$'* | *PROJECT* | *ZONE* | *BUCKET* | *NAME* | *TYPE* | *CHANGEME* | *your-* | my-project | my-bucket | gs://my-bucket*)
-      die "$1 is still the placeholder '$2'"
-      ;;
-  esac
+  [[ ! $2 =~ $PLACEHOLDER && $2 != *[\<\>\$]* ]] || die "$1 is still the placeholder '$2'"
 }
 
 # check WHAT VALUE REGEX EXAMPLE

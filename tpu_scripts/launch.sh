@@ -30,8 +30,7 @@ check "the worker" "$WORKER" 'all|[0-9]+' "0 or all (--worker)"
 ((${#REST[@]})) || die "no command: put it behind --"
 for word in "${REST[@]}"; do
   # `$`, `*` and the like may stand in a command; a capital word of a manual, as in out=gs://BUCKET/x, may not.
-  ! [[ $word =~ (^|=|/)(PROJECT|ZONE|BUCKET|FOLDER|DIR|NAME|URL|MODEL|YOUR_[A-Z_]+|your-[a-z-]+|my-bucket)(/|$) ||
-    $word =~ ^\<.*\>$ ]] ||
+  ! [[ $word =~ $PLACEHOLDER || $word =~ ^\<.*\>$ ]] ||
     die "the command holds a placeholder: '$word'"
 done
 

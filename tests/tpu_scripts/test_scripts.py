@@ -126,6 +126,8 @@ def test_settings_that_are_missing_or_placeholders_are_refused(scripts, script, 
         ("tail", ["a", "--job", "../x"], "the job '../x' is not one"),
         ("setup", ["a", "--extras", "tpu hub"], "the extras 'tpu hub'"),
         ("sync", ["a", "--to", "here"], "the place is missing"),
+        ("sync", ["a", "--from", "gs://acme-runs/x", "--to", "runs/FOLDER"], "the folder is still the placeholder"),
+        ("sync", ["a", "--from", "gs://YOUR_BUCKET/x", "--to", "here"], "the place is still the placeholder"),
         ("sync", ["a", "--from", "$(x)", "--to", "here"], "still the placeholder"),
         ("sync", ["a", "--from", "a;b", "--to", "here"], "is not one"),
         ("tail", ["a", "--worker", "x"], "the worker 'x'"),
@@ -370,6 +372,11 @@ def test_sync_from_a_bucket_and_from_a_worker(scripts):
         *TPUS, "tpu-vm", "scp", "--recurse", "--compress", "a:noisyjax/runs/t/*", "there", *WHERE, "--worker=2",
     ]  # fmt: skip
     assert (scripts.folder / "my runs" / "t").is_dir()
+
+
+def test_a_folder_in_capitals_is_no_placeholder(scripts):
+    assert scripts("sync", "a", "--from", "gs://acme-runs/t", "--to", "PROJECTS/TYPES").returncode == 0
+    assert scripts.calls()[0][-2] == "PROJECTS/TYPES"
 
 
 def test_delete_forgets_the_tpu(scripts):
