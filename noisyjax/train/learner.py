@@ -137,7 +137,7 @@ def _read(config: TrainConfig) -> tuple[models.ModelConfig, Layout | None, ChatT
     layout = _layout(config, cfg)
     mesh, rules = (layout.mesh, layout.rules) if layout else (None, None)
     tokenizer = ChatTokenizer.load(config.model)
-    _check_window(config, cfg)
+    check_window(config, cfg)
     # What is trained is float32; the base of an adapter is never written to, so it stays in the products' type.
     dtype = config.update.dtype if config.lora else "float32"
     return cfg, layout, tokenizer, dict(models.load(config.model, mesh, rules, dtype).params)
@@ -218,7 +218,8 @@ def _reference(config: GrpoConfig, cfg: models.ModelConfig, first: Params, layou
     return Parked(params) if config.reference_offload else params
 
 
-def _check_window(config: TrainConfig, cfg: models.ModelConfig) -> None:
+def check_window(config: TrainConfig, cfg: models.ModelConfig) -> None:
+    """UsageError where prompts and responses of the config may be longer than the model's window."""
     if not isinstance(config, GrpoConfig):
         return
     prompt, response, row = config.data.prompt.max_prompt_tokens, config.rollout.max_tokens, config.update.row_tokens

@@ -12,12 +12,14 @@ import pytest
 
 from noisyjax.cli import main
 from noisyjax.errors import RunError, UsageError
+from noisyjax.models import ModelError
 from noisyjax.tpu import GENERATIONS
 from noisyjax.tpu.names import GIB, parse_accelerator
 from noisyjax.tpu.planning import plan as plans
-from noisyjax.tpu.planning import search
+from noisyjax.tpu.planning import search, worker
 from noisyjax.tpu.planning.plan import _rates, text
 from noisyjax.tpu.planning.prices import ChipPrice, read_prices
+from noisyjax.tpu.planning.programs import Program
 from noisyjax.tpu.planning.subject import architecture, read_subject
 
 compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, of the extra `tpu`")
@@ -139,20 +141,50 @@ def test_what_does_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "update.batch_tokens" in said
 
 
-@compiler
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("rollout.max_tokens=500", "update.row_tokens=564"), ["make 564 tokens, beyond the model's window of 512"]),
         (("mesh.fsdp=2",), ["mesh fsdp=2 makes 2 devices", "v5litepod-4 (2x2) has 4", "mesh.fsdp=4", "--search"]),
-        (("mesh.fsdp=4", "--only", "update", "--only", "decod"), ["--only decod: this run", "did you mean 'decode'?"]),
-        (("--search", "--only", "updat"), ["--only updat: this run has no such program; did you mean 'update'?"]),
         (("mesh.tensor=3",), ["q_nhd: heads of size 4 cannot be cut into 3 along mesh axis 'tensor'"]),
     ],
 )
-def test_meshes_that_cannot_be(words: tuple, said: list, tiny: Path, capsys: pytest.CaptureFixture) -> None:
-    assert run(tiny, "v5e-4", *words, "--only", "update") == 2
-    error = capsys.readouterr().err
-    assert all(part in error for part in said)
+def test_runs_that_cannot_be_are_not_compiled(
+    words: tuple, said: list, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_devices", lambda _: [])
+    with pytest.raises((UsageError, ModelError)) as caught:
+        worker.answer(request("train/grpo_paper", f"model={tiny}", *SHORT, *ROWS, *words))
+    assert all(part in str(caught.value) for part in said)
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_a_judge_must_leave_devices_to_the_policy(search: bool, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_devices", lambda _: [])
+    asked = request("train/grpo_paper", f"model={tiny}", *SHORT, *ROWS, judged(tiny, "split", data=4))
+    with pytest.raises(UsageError, match=r"makes 4 devices, and v5litepod-4 \(2x2\) has 4 for judge and policy"):
+        worker.answer(asked | {"search": search})
+
+
+def test_an_evaluation_is_not_sent_to_a_search_that_is_for_training(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_devices", lambda _: [])
+    with pytest.raises(UsageError, match=r"say engine\.mesh\.data=4, or another product of 4$"):
+        worker.answer(request("sweeps/quickstart", f"engine.model={tiny}"))
+
+
+def request(source: str, *words: str) -> dict:
+    return {"source": source, "overrides": words, "topology": "v5e-4", "search": False, "only": []}
+
+
+def test_every_name_of_a_program_is_looked_at() -> None:
+    programs = [Program(name, None, (), {}) for name in ("update", "decode", "decode with capture")]
+    made = worker._Made(None, [], programs)
+    assert worker._wanted(made, []) == programs
+    assert worker._wanted(made, ["decode"]) == programs[1:2]
+    with pytest.raises(UsageError, match=r"--only decod: this run has no such program; did you mean 'decode'\?"):
+        worker._wanted(made, ["update", "decod"])
 
 
 def test_bad_requests_start_no_compiler(tiny: Path, capsys: pytest.CaptureFixture) -> None:
@@ -187,32 +219,29 @@ def test_what_was_planned_is_kept_when_the_next_fails(
     assert [made["name"] for made in json.loads(out.read_text())] == ["v5e-4"]
 
 
-class Worker:
-    """In place of the compiler's process: `program` runs, with the worker's own way to end."""
+def started_instead(monkeypatch: pytest.MonkeyPatch, program: str) -> list[subprocess.Popen]:
+    """Lets `program` run where the compiler's process would; the processes that were started."""
+    started, popen = [], subprocess.Popen
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-        self.started: list[subprocess.Popen] = []
+    def start(command: list[str], **kwargs: Any) -> subprocess.Popen:
+        started.append(popen([command[0], "-c", f"import os, sys, threading\n{program}"], **kwargs))
+        return started[-1]
 
-        def start(command: list[str], **kwargs: Any) -> subprocess.Popen:
-            code = f"import os, sys, threading\nfrom noisyjax.tpu.planning.worker import _end_with\n{program}"
-            self.started.append(popen([command[0], "-c", code], **kwargs))
-            return self.started[-1]
-
-        popen = subprocess.Popen
-        monkeypatch.setattr(plans.subprocess, "Popen", start)
+    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setattr(plans.subprocess, "Popen", start)
+    return started
 
 
 def test_a_process_that_was_killed_is_told(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda _: True)
-    Worker(monkeypatch, "os.kill(os.getpid(), 9)")
+    started_instead(monkeypatch, "os.kill(os.getpid(), 9)")
     with pytest.raises(RunError, match=r"for v5litepod-4 was killed, .* memory left: ask for less at once"):
         plans.plan("train/grpo_paper", [f"model={tiny}"], "v5e-4")
 
 
 def test_an_interrupted_plan_leaves_no_compiler_at_work(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda _: True)
-    worker = Worker(
+    started = started_instead(
         monkeypatch,
+        "from noisyjax.tpu.planning.worker import _end_with\n"
         "sys.stdin.readline()\n"
         "threading.Thread(target=_end_with, args=(0,), daemon=True).start()\n"
         f"os.kill({os.getpid()}, {int(signal.SIGINT)})\n"
@@ -220,7 +249,7 @@ def test_an_interrupted_plan_leaves_no_compiler_at_work(tiny: Path, monkeypatch:
     )
     with pytest.raises(KeyboardInterrupt):
         plans.plan("train/grpo_paper", [f"model={tiny}"], "v5e-4")
-    assert worker.started[0].wait(10) == 1
+    assert started[0].wait(10) == 1
 
 
 def test_configs_are_known_by_their_keys(tiny: Path) -> None:

@@ -27,6 +27,7 @@ from noisyjax.tpu.planning.account import account
 from noisyjax.tpu.planning.compiled import Compiled, compile_program
 from noisyjax.tpu.planning.programs import Engine, Program, Sampling, Training, device_bytes, engine, serving, training
 from noisyjax.tpu.planning.subject import Subject, architecture, read_subject
+from noisyjax.train.learner import check_window
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,6 +36,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     devices = _devices(where)
     subject = read_subject(request["source"], request["overrides"])
     cfg = architecture(_model(subject), keep_quantised=subject.kind == "eval" and _keeps(subject.config.engine))
+    if subject.kind != "eval":
+        check_window(subject.config, cfg)
+    _check_judge(subject, where)
     known: dict[str, Compiled] = {}
     tried: list[dict[str, Any]] = []
     if request["search"]:
@@ -103,8 +107,8 @@ def _run(subject: Subject, cfg: ModelConfig, devices: Sequence[Any], where: Slic
 def _judge(subject: Subject, config: LocalConfig, devices: Sequence[Any], hosts: int) -> Engine:
     judge = subject.config.judge
     cfg = architecture(config.model, keep_quantised=_keeps(config))
-    split = getattr(judge, "placement", "shared") == "split"
-    layout = open_layout(config.mesh, cfg, SERVING, devices=devices[-config.mesh.devices :] if split else devices)
+    own = devices[-config.mesh.devices :] if _split(subject) else devices
+    layout = open_layout(config.mesh, cfg, SERVING, devices=own)
     assert layout is not None
     samples = config.slots
     if subject.kind == "grpo":
@@ -117,7 +121,7 @@ def _judge(subject: Subject, config: LocalConfig, devices: Sequence[Any], hosts:
 
 def _programs(subject: Subject, train: Training | None, engines: Sequence[Engine]) -> list[Program]:
     """All of the run, each with what lies beside it: weights and caches that are not let go in between."""
-    config, split = subject.config, getattr(getattr(subject.config, "judge", None), "placement", "shared") == "split"
+    config, split = subject.config, _split(subject)
     asleep = {}
     for one in engines:
         offload = config.rollout.offload if subject.kind == "grpo" and not one.name else _offload(subject, one)
@@ -141,20 +145,28 @@ def _compile(program: Program, where: Slice) -> Compiled:
     return compile_program(program, where.generation)
 
 
+def _check_judge(subject: Subject, where: Slice) -> None:
+    """UsageError for a judge of its own devices where there are none for it."""
+    if not _split(subject):
+        return
+    own, of = subject.config.judge.engine.mesh.devices, f"{where.name} ({where.shape})"
+    shared = "judge.placement=shared, judge.engine.offload=true and rollout.offload=true"
+    if where.hosts > 1:
+        raise UsageError(f"judge.placement=split is for one host, and {of} has {where.hosts}: say {shared}")
+    if own >= where.devices:
+        raise UsageError(
+            f"judge.engine.mesh makes {own} devices, and {of} has {where.devices} for judge and policy together: take "
+            f"fewer, or say {shared}"
+        )
+
+
 def _check_devices(subject: Subject, where: Slice) -> None:
     """A plan is for a whole slice. UsageError for a mesh that leaves some of it out, or wants more."""
-    config = subject.config
     mesh, key = _mesh(subject), "engine.mesh" if subject.kind == "eval" else "mesh"
-    free, of, own = where.devices, f"{where.name} ({where.shape})", 0
+    free, of = where.devices, f"{where.name} ({where.shape})"
     if subject.kind == "eval":
         free, of = free // where.hosts, f"a host of {of}" if where.hosts > 1 else of
-    if getattr(getattr(config, "judge", None), "placement", "shared") == "split":
-        own = config.judge.engine.mesh.devices
-        if where.hosts > 1:
-            raise UsageError(
-                f"judge.placement=split is for one host, and {of} has {where.hosts}: say judge.placement=shared, "
-                "judge.engine.offload=true and rollout.offload=true"
-            )
+    own = subject.config.judge.engine.mesh.devices if _split(subject) else 0
     if mesh.devices + own == free:
         return
     shape = " x ".join(f"{axis}={n}" for axis, n in mesh.axes.items() if n > 1) or "of one device"
@@ -165,6 +177,11 @@ def _check_devices(subject: Subject, where: Slice) -> None:
         f"say {key}.{axis}={free - own}, or another product of {free - own}"
         + ("" if subject.kind == "eval" else ", or --search")
     )
+
+
+def _split(subject: Subject) -> bool:
+    """Whether the judge has devices of its own."""
+    return getattr(getattr(subject.config, "judge", None), "placement", "shared") == "split"
 
 
 def _mesh(subject: Subject) -> MeshConfig:
