@@ -27,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from noisyjax.config import Schema, to_yaml
 from noisyjax.errors import RunError, UsageError
-from noisyjax.hosts.lines import Failure, First, Hello, Lines, Other, Part
+from noisyjax.hosts.lines import Failure, First, Hello, Lines, Other, Part, listening
 from noisyjax.hosts.tunnel import tunnel
 from noisyjax.interrupts import Interrupts, Stopped, held
 
@@ -61,7 +61,7 @@ class HostsConfig(Schema):
         given = {"coordinator": self.coordinator, "count": self.count, "index": self.index}
         missing = [name for name, value in given.items() if value is None]
         if missing and len(missing) < len(given) and self.count != 1:
-            raise ValueError(f"coordinator, count and index go together: {', '.join(missing)} is missing")
+            raise ValueError(f"coordinator, count and index go together; missing: {', '.join(missing)}")
         if self.index is not None and self.count is not None and self.index >= self.count:
             raise ValueError(f"index {self.index} is none of {self.count} hosts: they count from 0")
         return self
@@ -191,6 +191,8 @@ def joined(*runs: Any, detect: bool = True) -> Iterator[None]:
     texts = [to_yaml(run.model_copy(update={"hosts": HostsConfig()})) for run in runs]
     about = hashlib.sha256("".join(texts).encode()).hexdigest()
     hello = Hello(place.which, place.of, about, socket.gethostname())
+    if place.which == 0:
+        listening((place.host, place.port)).close()  # jax will, and ends the process where it cannot
     _lines = (Other if place.which else First)((place.host, place.port + 1), hello, config.join_s)
     try:
         _start_jax(place)

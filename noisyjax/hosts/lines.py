@@ -176,6 +176,8 @@ class First(Lines):
                 if index == 0:
                     self._tell("bye")
             case "failed":
+                if index == 0:
+                    self._left.add(0)
                 self._lose(index, f"host {index} ended: {what}. {GOES_ON}")
 
     def _part(self, index: int, part: Part) -> None:
@@ -189,7 +191,7 @@ class First(Lines):
             self._told("round", whole)
 
     def _closed(self, index: int) -> None:
-        if index not in self._left:
+        if not self._left & {0, index}:  # once this host has left, the others end because of it
             self._lose(index, self._gone(index))
 
     def _lose(self, index: int, text: str) -> None:
@@ -229,6 +231,17 @@ class Other(Lines):
             _end(self._gone(0))
 
 
+def listening(address: tuple[str, int], backlog: int = 1) -> socket.socket:
+    """A server at an address of this machine. Raises UsageError where there can be none."""
+    try:
+        return socket.create_server(address, backlog=backlog)
+    except OSError as error:
+        raise UsageError(
+            f"hosts.coordinator: cannot listen at {address[0]}:{address[1]} ({error.strerror or error}); it must be an "
+            "address of the first host, with two free ports"
+        ) from None
+
+
 def _assembled(address: tuple[str, int], hello: Hello, seconds: float) -> dict[int, tuple[Hello, Line]]:
     """Hello and line of every host but the first."""
     found: dict[int, tuple[Hello, Line]] = {}
@@ -237,14 +250,7 @@ def _assembled(address: tuple[str, int], hello: Hello, seconds: float) -> dict[i
         for line in (*(line for _, line in found.values()), *more):
             line.send("refused", text, usage)
 
-    try:
-        server = socket.create_server(address, backlog=hello.of)
-    except OSError as error:
-        raise UsageError(
-            f"hosts.coordinator: cannot listen at {address[0]}:{address[1]} ({error.strerror or error}); it must be an "
-            "address of the first host, with two free ports"
-        ) from None
-    with server:
+    with listening(address, hello.of) as server:
         deadline = time.monotonic() + seconds
         while len(found) < hello.of - 1:
             try:

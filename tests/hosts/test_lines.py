@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from noisyjax import hosts
+from noisyjax.config import Schema
 from noisyjax.errors import RunError, UsageError
 from noisyjax.hosts import HostsConfig, lines
 from noisyjax.hosts.lines import Failure, First, Hello, Other, Part
@@ -109,6 +110,30 @@ def test_hosts_that_do_not_belong_together(address, joining, words):
 def test_an_address_of_another_machine():
     with pytest.raises(UsageError, match=r"cannot listen at 192\.0\.2\.1:8483"):
         join(("192.0.2.1", 8483), 0, 2)
+
+
+class Run(Schema):
+    hosts: HostsConfig = HostsConfig()
+
+
+def test_a_port_of_jax_that_is_taken():
+    """Told before anybody joins."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        run = Run(hosts=HostsConfig(coordinator=f"127.0.0.1:{port}", count=2, index=0))
+        with pytest.raises(UsageError, match=f"cannot listen at 127.0.0.1:{port} .*two free ports"), hosts.joined(run):
+            pass
+
+
+def test_the_first_fails_for_its_own_reason(address, ended):
+    """What it does to the others is no news to it."""
+    first, other = all_join(address, (0, 2), (1, 2))
+    first.leave("no room")
+    eventually(lambda: ended.texts)
+    socket.socket(fileno=os.dup(other._line._connection.fileno())).shutdown(socket.SHUT_RDWR)
+    time.sleep(0.3)
+    assert ended.texts[0] == f"host 0 ended: no room. {lines.GOES_ON}"
+    assert not any("host 1" in text for text in ended.texts)
 
 
 def test_a_host_that_is_gone_ends_the_others(address, ended):
@@ -227,7 +252,7 @@ def test_alone_everything_is_itself():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"coordinator": "here:1"}, "go together: count, index is missing"),
+        ({"coordinator": "here:1"}, "go together; missing: count, index"),
         ({"coordinator": "here", "count": 2, "index": 0}, "it is ADDRESS:PORT"),
         ({"coordinator": "here:65535", "count": 2, "index": 0}, "PORT below 65535"),
         ({"coordinator": "here:1", "count": 2, "index": 2}, "index 2 is none of 2 hosts"),
