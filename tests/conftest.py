@@ -21,8 +21,13 @@ sys.pycache_prefix, sys.dont_write_bytecode = BYTECODE, False
 sys.path.append(str(REPO / ".venv" / "tpu"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), sys.path[-1]]))
 
+import hypothesis  # noqa: E402
 import jax  # noqa: E402  what is set above is read when it is imported
 import pytest  # noqa: E402
+
+# How long an example takes says more of what else the machine does than of the code.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_threefry_partitionable", True)
