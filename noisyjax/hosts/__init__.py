@@ -278,6 +278,7 @@ def _keep_programs() -> None:
 
         seen = copy(distributed.global_state)
         seen.process_id = 0
+        # A module is to be there; the compiler asks it for nothing but `global_state`.
         compiler.distributed = SimpleNamespace(global_state=seen)  # type: ignore[assignment]
 
 

@@ -48,6 +48,11 @@ class Scripts:
             stdin=subprocess.DEVNULL,
         )
 
+    @property
+    def remembered(self) -> Path:
+        """The record of the TPU called a."""
+        return self.folder / ".tpu" / "a"
+
     def calls(self) -> list[list[str]]:
         """The words of every call since the last time."""
         log = self.folder / "log"
