@@ -113,11 +113,13 @@ def _share(text: str) -> tuple[int, int]:
 def evaluate_all(runs: Sequence[EvalConfig]) -> None:
     """Run one after the other. One that fails does not keep the others from running; all failures are told at the end.
 
-    Raises the error of a single run as it is, and a RunError that lists them for several. A stop is passed on at once.
+    Raises the error of a single run as it is. For several one that lists them: a UsageError where all of them were
+    wrong requests, which no new start would mend, else a RunError. A stop is passed on at once.
     """
     from noisyjax.evaluate.run import evaluate
 
     failed: list[str] = []
+    codes: set[int] = set()
     for run in runs:
         try:
             evaluate(run)
@@ -126,5 +128,7 @@ def evaluate_all(runs: Sequence[EvalConfig]) -> None:
             if len(runs) == 1 or not hasattr(error, "exit_code"):
                 raise
             failed.append(f"{run.name}: {error}")
+            codes.add(error.exit_code)
     if failed:
-        raise RunError(f"{len(failed)} of {len(runs)} runs failed\n" + "\n".join(f"  {line}" for line in failed))
+        kind = UsageError if codes == {UsageError.exit_code} else RunError
+        raise kind(f"{len(failed)} of {len(runs)} runs failed\n" + "\n".join(f"  {line}" for line in failed))

@@ -176,6 +176,7 @@ def _sky(spec: JobSpec) -> dict[str, Any]:
         "accelerators": f"tpu-{spec.tpu.name}",
         "accelerator_args": {"runtime_version": spec.tpu.generation.runtime, "tpu_vm": True},
         "use_spot": spec.spot,
+        # `recover_on_exit_codes` would start again without end, and no key excepts a code: so a few, for any failure.
         "job_recovery": {"max_restarts_on_errors": 3},
     }
     envs = {} if spec.shards == 1 else {"envs": {"SHARD": "1"}}

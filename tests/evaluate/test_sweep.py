@@ -5,10 +5,11 @@ import json
 import pytest
 
 from noisyjax.config import packaged_configs
-from noisyjax.errors import RunError, UsageError
+from noisyjax.errors import NoisyjaxError, RunError, UsageError
 from noisyjax.evaluate import evaluate_all, load_runs
 from noisyjax.evaluate import run as room
 from noisyjax.interrupts import Stopped
+from noisyjax.models.errors import ShardingError
 
 SWEEP = """
 name: ignored
@@ -93,22 +94,31 @@ def test_bad_input_names_the_place(sweep, words, share, expected):
     assert expected in str(caught.value)
 
 
-def test_one_failing_run_keeps_no_other_from_running(sweep, monkeypatch):
-    ran = []
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (UsageError, ShardingError, UsageError),  # a job's engine is not to start it again: no start would do better
+        (UsageError, RunError, RunError),
+        (RunError, RunError, RunError),
+    ],
+)
+def test_one_failing_run_keeps_no_other_from_running(sweep, monkeypatch, first, second, told):
+    ran, fails = [], {"large/none": first("no such folder"), "large/cic": second("gone away")}
 
     def fake(config):
         ran.append(config.name)
-        if config.name.startswith("large"):
-            raise UsageError("no such folder")
+        if config.name in fails:
+            raise fails[config.name]
 
     monkeypatch.setattr(room, "evaluate", fake)
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(NoisyjaxError) as caught:
         evaluate_all(load_runs(sweep))
     assert len(ran) == 5
+    assert type(caught.value) is told
     assert str(caught.value).splitlines() == [
         "2 of 5 runs failed",
         "  large/none: no such folder",
-        "  large/cic: no such folder",
+        "  large/cic: gone away",
     ]
 
 

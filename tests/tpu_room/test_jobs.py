@@ -78,6 +78,21 @@ def test_a_jobset():
     assert attributes["data"] == {"bucketName": "acme-d", "mountOptions": "implicit-dirs"}
 
 
+def test_a_wrong_request_is_not_started_again_for_ever():
+    made = yaml.safe_load(job_file("jobset", spec(shards=4)))["spec"]
+    job = made["replicatedJobs"][0]["template"]["spec"]
+    (rule,) = job["podFailurePolicy"]["rules"]
+    name = job["template"]["spec"]["containers"][0]["name"]
+    assert rule["action"] == "FailJob"
+    assert rule["onExitCodes"] == {"containerName": name, "operator": "In", "values": [UsageError.exit_code]}
+    assert job["template"]["spec"]["restartPolicy"] == "Never"  # Kubernetes takes a podFailurePolicy with no other
+    ends, again = made["failurePolicy"]["rules"]  # the first that fits holds
+    assert (ends["action"], ends["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    assert (again["action"], "onJobFailureReasons" in again) == ("RestartJob", False)
+    sky = yaml.safe_load(job_file("sky", spec(shards=4)))
+    assert sky["resources"]["job_recovery"] == {"max_restarts_on_errors": 3}
+
+
 def words_of(engine: str, made: dict, index: int, folder: Path) -> list[str]:
     """The words that `noisyjax` is really called with on the machine that has this index, from 0."""
     (folder / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
