@@ -49,7 +49,7 @@ def plan(
     """Compile a run's programs for a TPU that is not here: whether they fit, what they send, how long a step takes."""
     import json
 
-    from noisyjax.report.page import write_text
+    from noisyjax.store import write_text
     from noisyjax.tpu.names import parse_accelerator
     from noisyjax.tpu.planning.plan import plan as make
     from noisyjax.tpu.planning.plan import text

@@ -9,9 +9,9 @@ from typing import Any
 from noisyjax.report.attending import before_and_after
 from noisyjax.report.data import CellReport, RunReport, block_seeds, compare
 from noisyjax.report.kinds import kinds
-from noisyjax.report.page import write_text
 from noisyjax.report.reading import read
 from noisyjax.report.training.run import TrainingRun
+from noisyjax.store import write_text
 from noisyjax.train.watch.log import finite
 
 

@@ -3,7 +3,6 @@
 Everything that came out of data or a model is escaped by the template; the only markup let through is our own SVG.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import resources
@@ -13,7 +12,6 @@ from typing import Any
 import jinja2
 
 from noisyjax import __version__
-from noisyjax.errors import RunError
 from noisyjax.records import Label
 from noisyjax.report import text, words
 from noisyjax.report.data import RunReport
@@ -22,6 +20,7 @@ from noisyjax.report.gallery import Failure, failures
 from noisyjax.report.reading import read
 from noisyjax.report.training.run import TrainingRun
 from noisyjax.report.training.section import section
+from noisyjax.store import write_text
 from noisyjax.visible import visible
 
 SHOWN_LABELS = (Label.QUESTION, Label.EVIDENCE, Label.DISTRACTOR, Label.HINT, Label.SYSTEM)
@@ -32,18 +31,6 @@ def write_html(urls: Sequence[str], out: Path, *, draws: int = 2000) -> Path:
     disk."""
     found = read(urls, draws)
     return write_text(out, to_html(found.shown, draws, found.training))
-
-
-def write_text(out: Path, content: str) -> Path:
-    """Write a whole file or leave the old one. Texts of models may hold lone surrogates; they become `?`."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside = out.with_name(f".{out.name}.new")
-        beside.write_text(content, encoding="utf-8", errors="replace")
-        os.replace(beside, out)
-    except OSError as error:
-        raise RunError(f"could not write {out}: {error.strerror or error}") from error
-    return out
 
 
 def to_html(reports: Sequence[RunReport], draws: int = 2000, training: Sequence[TrainingRun] = ()) -> str:

@@ -1,7 +1,7 @@
 """The append-only sample store: durable samples, resume keys, one writer, a manifest. docs/store.md has the schema."""
 
 from noisyjax.store.encode import decode_completion, decode_score
-from noisyjax.store.folder import open_folder, remedy
+from noisyjax.store.folder import open_folder, remedy, write_text
 from noisyjax.store.lock import Lock
 from noisyjax.store.manifest import Manifest, model_identity
 from noisyjax.store.run import Key, RunReader, RunWriter, check_place, key_of, open_readers
@@ -20,4 +20,5 @@ __all__ = [
     "open_folder",
     "open_readers",
     "remedy",
+    "write_text",
 ]

@@ -78,6 +78,19 @@ def open_folder(url: str | Path) -> Folder:
     return ObjectFolder.from_url(text)
 
 
+def write_text(out: Path, content: str) -> Path:
+    """Write a whole file that is no run's, or leave the old one; returns its path. RunError where that fails.
+
+    Texts of models may hold lone surrogates, which no file can; they become `?`.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _replace_file(out, [content.encode(errors="replace")])
+    except OSError as error:
+        raise RunError(f"could not write {out}: {error.strerror or error}") from error
+    return out
+
+
 @contextlib.contextmanager
 def storing(url: str) -> Iterator[None]:
     """Turn a full disk or a lost connection into a RunError that says what is safe and what to do."""

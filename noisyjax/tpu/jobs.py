@@ -15,7 +15,7 @@ import yaml
 
 from noisyjax.errors import UsageError, nearest
 from noisyjax.evaluate import load_runs
-from noisyjax.report.page import write_text
+from noisyjax.store import write_text
 from noisyjax.tpu.names import Slice, parse_accelerator
 
 ENGINES = ("sky", "jobset")

@@ -1,0 +1,32 @@
+"""Single files: whole or not at all, and one readable error."""
+
+import os
+
+import pytest
+
+from noisyjax.errors import RunError
+from noisyjax.store import write_text
+
+
+def test_a_text_makes_its_folder_and_replaces_the_old_one(tmp_path):
+    out = tmp_path / "new" / "page.html"
+    assert write_text(out, "ä\n") == out
+    write_text(out, "cut \ud83d here\n")  # half a surrogate pair, as models give them
+    assert out.read_bytes() == b"cut ? here\n"
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    out = tmp_path / "page.html"
+    write_text(out, "old")
+
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"could not write .*page\.html: No space left on device"):
+        write_text(out, "new")
+    assert out.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [out]
+    with pytest.raises(RunError, match="could not write"):
+        write_text(out / "inside.html", "new")
