@@ -66,7 +66,8 @@ def judge_devices(config: GrpoConfig) -> Sequence[Any] | None:
         if hosts.count() > 1:
             raise UsageError(
                 "judge.placement=split is for one host: on several, each has a judge beside its share of the policy; "
-                "let them take turns: judge.placement=shared, judge.engine.offload=true"
+                "let them take turns: judge.placement=shared, judge.engine.offload=true; or ask a judge on hosts of "
+                "its own, an endpoint: judge.placement=shared, judge.engine.kind=remote with judge.engine.base_url"
             )
         policy, own = config.mesh.devices, judge.engine.mesh.devices
         if policy + own > len(here):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from noisyjax import models
+from noisyjax import hosts, models
 from noisyjax.engine.server.app import ChatApp, running
 from noisyjax.engine.server.faults import FaultPlan
 from noisyjax.engine.server.protocol import Reply
@@ -106,6 +106,18 @@ def test_a_judge_that_cannot_be_placed(grpo, folder, policy, own, words):
     engine = {"kind": "local", "model": str(folder), "mesh": own}
     config = grpo(mesh=policy, reward=JUDGED, judge={"kind": "engine", "engine": engine, "placement": "split"})
     with pytest.raises((UsageError, models.ModelError), match=words):
+        train_grpo(config)
+    assert not Path(config.out).exists()
+
+
+def test_a_judge_apart_is_for_one_host(grpo, folder, monkeypatch):
+    """The two ways that there are on several are told."""
+    engine = {"kind": "local", "model": str(folder)}
+    config = grpo(reward=JUDGED, judge={"kind": "engine", "engine": engine, "placement": "split"})
+    monkeypatch.setattr(hosts, "count", lambda: 2)
+    with pytest.raises(
+        UsageError, match=r"is for one host.*judge\.engine\.offload=true; or .* judge\.engine\.base_url$"
+    ):
         train_grpo(config)
     assert not Path(config.out).exists()
 
