@@ -32,18 +32,23 @@ flag() {
 }
 parse "$@"
 check "TPU_SPOT" "${TPU_SPOT:-0}" '[01]' "1 for a spot TPU, 0 for one on demand"
-check "the type" "${TPU_TYPE-}" '(v4|v5e|v5litepod|v5p|v6e|v7x|tpu7x)-[0-9]+' "v6e-8 (--type, TPU_TYPE)"
+check "the type" "${TPU_TYPE-}" '(v4|v5e|v5litepod|v5p|v6e|v7x|tpu7x)-[1-9][0-9]{0,4}' "v6e-8 (--type, TPU_TYPE)"
 
+# Sizes: chips of flat slices, TensorCores of solid ones. Of these there are more, made of whole cubes of 128 cores.
+flat="1 4 8 16 32 64 128 256" solid="8 16 32 64 128 256 512 1024 2048 4096 8192" size=${TPU_TYPE##*-}
 case "$TPU_TYPE" in
-  v4-*) runtime=tpu-ubuntu2204-base type=$TPU_TYPE ;;
-  v5e-* | v5litepod-*) runtime=v2-alpha-tpuv5-lite type=v5litepod-${TPU_TYPE##*-} ;;
-  v5p-*) runtime=v2-alpha-tpuv5 type=$TPU_TYPE ;;
-  v6e-*) runtime=v2-alpha-tpuv6e type=$TPU_TYPE ;;
-  v7x-* | tpu7x-*) runtime=v2-alpha-tpu7-ubuntu2404 type=tpu7x-${TPU_TYPE##*-} ;;
+  v4-*) runtime=tpu-ubuntu2204-base type=v4 sizes=$solid ;;
+  v5e-* | v5litepod-*) runtime=v2-alpha-tpuv5-lite type=v5litepod sizes=$flat ;;
+  v5p-*) runtime=v2-alpha-tpuv5 type=v5p sizes=$solid ;;
+  v6e-*) runtime=v2-alpha-tpuv6e type=v6e sizes=$flat ;;
+  v7x-* | tpu7x-*) runtime=v2-alpha-tpu7-ubuntu2404 type=tpu7x sizes=$solid ;;
 esac
+if [[ " $sizes " != *" $size "* && ($sizes == "$flat" || $((size % 128)) != 0) ]]; then
+  die "the type '$TPU_TYPE' does not exist; known: $type-${sizes// /, $type-}"
+fi
 
 call=(gcloud compute tpus queued-resources create "$NAME" "${WHERE[@]}" "--node-id=$NAME")
-call+=("--accelerator-type=$type" "--runtime-version=${TPU_RUNTIME:-$runtime}")
+call+=("--accelerator-type=$type-$size" "--runtime-version=${TPU_RUNTIME:-$runtime}")
 [[ ${TPU_SPOT:-0} == 0 ]] || call+=(--spot)
 [[ -z $UNTIL ]] || call+=("--valid-until-duration=$UNTIL")
 call+=("${REST[@]}")

@@ -204,6 +204,19 @@ def test_types_get_the_name_and_software_of_their_generation(scripts, generation
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda g: g.name)
+def test_a_size_that_no_tpu_has_gets_the_known_ones(scripts, generation):
+    known = ", ".join(Slice(generation, topology).name for topology in generation.topologies)
+    done = scripts("create", "a", "--type", f"{generation.name}-7")
+    assert (done.returncode, scripts.calls()) == (2, [])
+    assert done.stderr == f"create.sh: the type '{generation.name}-7' does not exist; known: {known}\n"
+
+
+def test_cubes_are_counted_by_google_alone(scripts):
+    assert "--accelerator-type=v5p-1536" in scripts("create", "a", "--type", "v5p-1536", "--dry-run").stdout
+    assert "v6e-384' does not exist" in scripts("create", "a", "--type", "v6e-384", "--dry-run").stderr
+
+
 def test_create_hands_on_what_it_does_not_know(scripts):
     done = scripts(
         "create",
