@@ -29,6 +29,8 @@ _MOUNT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 """A folder, and the name of a Kubernetes volume."""
 _OWN = {"configs", "models", "noisyjax"}
 """Folders of the run that are there already."""
+_SENT = ("pyproject.toml", "constraints.txt", "noisyjax/__init__.py")
+"""What the setup of a machine needs of the folder that is sent to it."""
 _IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*")
 _HEAD = re.compile(r"# .* in [0-9]+ shards by (?:questions|runs), each on ")
 _PLACEHOLDER = re.compile(r"<.*>|^\$|\b(?:your|my)[-_ ]|\b(?:PROJECT|ZONE|BUCKET|IMAGE|NAME|REGION|CHANGEME|TODO)\b")
@@ -136,6 +138,11 @@ def _check(engine: str, spec: JobSpec) -> None:
     _no_placeholders(given | {f"'{word}'": word for word in spec.overrides})
     if engine == "sky" and spec.tpu.generation.name == "tpu7x":
         raise UsageError("SkyPilot does not know tpu7x: use --engine jobset, or another TPU")
+    if engine == "sky" and (missing := [name for name in _SENT if not Path(name).is_file()]):
+        raise UsageError(
+            f"SkyPilot sends this folder, and it is no checkout of noisyjax (no {', '.join(missing)}): call this, and "
+            "`sky jobs launch`, in one; or use --engine jobset with an --image"
+        )
     if not _travels(spec.config):
         raise UsageError(
             f"{spec.config} must be a relative path, in printable characters, inside the folder that is sent, or a "

@@ -34,6 +34,12 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def checkout(monkeypatch):
+    """Where the command is called, since the folder is sent."""
+    monkeypatch.chdir(SCHEMAS.parents[1])
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("engine", ["sky", "jobset"])
 def test_files_are_valid_and_the_same_every_time(engine, case):
@@ -192,10 +198,19 @@ def test_a_folder_that_is_sent_is_not_taken_for_a_mount(tmp_path):
     assert not list((tmp_path / "data").iterdir())
 
 
+def test_what_is_no_checkout_is_not_sent(tmp_path, monkeypatch):
+    """The machine would find nothing to install; an image has it all."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").touch()  # of another project
+    with pytest.raises(UsageError, match=r"no checkout of noisyjax \(no constraints\.txt, noisyjax/__init__\.py\)"):
+        job_file("sky", spec())
+    assert job_file("jobset", spec())
+
+
 def test_a_config_of_two_words_can_be_reported_as_the_head_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two words.yaml").write_text("extends: sweeps/quickstart\nengine: {model: m}\n")
-    text = job_file("sky", spec(config="two words.yaml", overrides=()))
+    text = job_file("jobset", spec(config="two words.yaml", overrides=()))
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert shlex.split(head[-1][2:]) == ["noisyjax", "report", "gs://acme-runs/sweeps/two words"]
 
