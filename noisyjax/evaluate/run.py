@@ -10,6 +10,7 @@ from typing import Any
 from noisyjax import hosts
 from noisyjax.bench import Bench, load_bench
 from noisyjax.config import config_hash, identity, to_yaml
+from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.opened import OpenEngine, answers, open_engine
 from noisyjax.errors import UsageError
 from noisyjax.evaluate.cells import Cell, Plan, plan, share_of
@@ -21,7 +22,7 @@ from noisyjax.evaluate.schema import EvalConfig, KeepConfig
 from noisyjax.evaluate.score import Presented, Reading, TaskScorer
 from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.records import Completion, Finish, NoisyPrompt, Request
-from noisyjax.store import Key, Manifest, RunWriter, check_place, open_folder
+from noisyjax.store import Key, Manifest, RunWriter, check_model, check_place, open_folder
 from noisyjax.store.manifest import MANIFEST_NAME
 
 
@@ -58,6 +59,7 @@ def _evaluate(config: EvalConfig, opened: OpenEngine | None) -> Outcome:
     check_place(_folder(config))  # again when it is opened; here before a model is loaded
     bench = load_bench(config.bench)
     work = plan(config, bench)
+    _check_models(config, opened)
     engine = opened or open_engine(config.engine, config.template_kwargs, config.count_with)
     try:
         with RunWriter.open(_folder(config), manifest(config, work, engine), to_yaml(config)) as run:
@@ -65,6 +67,15 @@ def _evaluate(config: EvalConfig, opened: OpenEngine | None) -> Outcome:
     finally:
         if opened is None:
             engine.engine.close()
+
+
+def _check_models(config: EvalConfig, opened: OpenEngine | None) -> None:
+    """UsageError that names the key of a model that is not there; a judge is asked when all else is done."""
+    judge = None if config.judge is None else config.judge.engine
+    engines = {"engine": config.engine if opened is None else None, "judge.engine": judge}
+    for key, engine in engines.items():
+        if isinstance(engine, LocalConfig):
+            check_model(f"{key}.model", engine.model)
 
 
 def _run(config: EvalConfig, work: Plan, engine: OpenEngine, run: RunWriter) -> Outcome:

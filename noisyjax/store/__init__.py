@@ -3,7 +3,7 @@
 from noisyjax.store.encode import decode_completion, decode_score
 from noisyjax.store.folder import open_folder, remedy, write_text
 from noisyjax.store.lock import Lock
-from noisyjax.store.manifest import Manifest, model_identity
+from noisyjax.store.manifest import Manifest, check_model, model_identity
 from noisyjax.store.run import Key, RunReader, RunWriter, check_place, key_of, open_readers
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Manifest",
     "RunReader",
     "RunWriter",
+    "check_model",
     "check_place",
     "decode_completion",
     "decode_score",

@@ -13,7 +13,7 @@ from typing import Any
 
 from noisyjax import __version__
 from noisyjax.config import differences
-from noisyjax.errors import UsageError
+from noisyjax.errors import UsageError, nearest
 
 FORMAT = 1
 """Of the whole run folder; a reader refuses a higher one."""
@@ -118,6 +118,14 @@ def model_identity(folder: Path) -> dict[str, Any]:
         "weights": _digest(index, extra=[f"{p.name}:{p.stat().st_size}" for p in weights]),
         "bytes": sum(p.stat().st_size for p in weights),
     }
+
+
+def check_model(key: str, folder: Path) -> None:
+    """UsageError that names the config's key, and the nearest folder, where this is none of a model."""
+    if not (folder / "config.json").is_file():
+        beside = [path.parent.name for path in folder.parent.glob("*/config.json")]
+        hint = f"; {nearest(folder.name, beside)}" if beside else ""
+        raise UsageError(f"{key}={folder} is not a model folder: it has no config.json{hint}")
 
 
 def _digest(files: Iterable[Path], extra: Iterable[str] = ()) -> str:

@@ -15,8 +15,8 @@ from noisyjax.errors import UsageError
 from noisyjax.judge import Judge, VerdictCache, open_judge
 from noisyjax.models import read_config
 from noisyjax.models.sharding import SERVING
-from noisyjax.store import open_folder
-from noisyjax.train.config import GrpoConfig, PlacedJudgeConfig, SftConfig
+from noisyjax.store import check_model, open_folder
+from noisyjax.train.config import GrpoConfig, PlacedJudgeConfig, SftConfig, TrainConfig
 from noisyjax.train.grpo import GrpoTask, grpo_loss
 from noisyjax.train.learner import Learner, open_learner
 from noisyjax.train.loop import Done, Evaluate, run
@@ -32,6 +32,7 @@ def train_grpo(config: GrpoConfig, make_evaluate: MakeEvaluate | None = None) ->
     Raises UsageError for what cannot work, before anything is compiled; RunError and Stopped as `loop.run` does.
     """
     keep_programs()
+    hosts.agree(lambda: _check_models(config))
     devices = hosts.agree(lambda: judge_devices(config))
     with ExitStack() as stack:
         learner = open_learner(config, grpo_loss(config))
@@ -44,12 +45,24 @@ def train_grpo(config: GrpoConfig, make_evaluate: MakeEvaluate | None = None) ->
 def train_sft(config: SftConfig, make_evaluate: MakeEvaluate | None = None) -> Done:
     """The same for supervised training."""
     keep_programs()
+    hosts.agree(lambda: _check_models(config))
     with ExitStack() as stack:
         learner = open_learner(config, sft_loss)
         stack.callback(learner.close)
         task = SftTask(config, learner)
         stack.callback(task.stream.close)
         return run(config, task, make_evaluate(learner) if make_evaluate else None)
+
+
+def _check_models(config: TrainConfig) -> None:
+    """UsageError that names the key of a model that is not there."""
+    check_model("model", config.model)
+    if not isinstance(config, GrpoConfig):
+        return
+    if config.reference is not None:
+        check_model("reference", config.reference)
+    if isinstance(config.judge, PlacedJudgeConfig) and isinstance(config.judge.engine, LocalConfig):
+        check_model("judge.engine.model", config.judge.engine.model)
 
 
 def judge_devices(config: GrpoConfig) -> Sequence[Any] | None:

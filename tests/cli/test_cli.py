@@ -182,8 +182,12 @@ def test_eval_leaves_a_folder_alone_that_is_no_run(tmp_path, say):
 def test_model_folder_mistakes(tmp_path, say):
     code, _, err = say("eval", "quickstart", f"engine.model={tmp_path}", f"out={tmp_path}/run")
     assert code == 2
-    assert "no config.json" in err
+    assert f"engine.model={tmp_path} is not a model folder: it has no config.json" in err
     (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"], "model_type": "mamba"}')
+    judge = "judge={engine: {kind: local, model: nowhere}}"  # told before the run, at whose end it is asked
+    code, _, err = say("eval", "quickstart", f"engine.model={tmp_path}", judge, f"out={tmp_path}/run")
+    assert code == 2
+    assert "judge.engine.model=nowhere is not a model folder" in err
     code, _, err = say("eval", "quickstart", f"engine.model={tmp_path}", f"out={tmp_path}/run")
     assert code == 2
     assert not (tmp_path / "run").exists()

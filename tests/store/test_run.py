@@ -12,7 +12,7 @@ import pytest
 
 from noisyjax.errors import RunError, UsageError
 from noisyjax.records import Completion, Finish, Score, State
-from noisyjax.store import Key, Manifest, RunReader, RunWriter, model_identity, open_readers
+from noisyjax.store import Key, Manifest, RunReader, RunWriter, check_model, model_identity, open_readers
 from noisyjax.store.folder import open_folder
 
 
@@ -337,6 +337,14 @@ def test_shards_are_read_as_one(tmp_path):
         with RunWriter.open(tmp_path / shard, manifest(), "") as run:
             fill(run, [1])
     assert len(open_readers(tmp_path)) == 2
+
+
+def test_a_model_that_is_not_there_is_told_by_its_key(tmp_path):
+    (tmp_path / "Qwen3-4B").mkdir()
+    (tmp_path / "Qwen3-4B" / "config.json").write_text("{}")
+    check_model("model", tmp_path / "Qwen3-4B")
+    with pytest.raises(UsageError, match=r"^reference=.*4b is not a model folder: .*; did you mean 'Qwen3-4B'\?$"):
+        check_model("reference", tmp_path / "Qwen3-4b")
 
 
 def test_model_identity_changes_with_what_matters(tmp_path):

@@ -25,7 +25,7 @@ REFUSED = {
     "unknown top key": (["promts=4"], "promts", "did you mean 'prompts'?"),
     "missing data": (["data.files=[nowhere.jsonl]"], "nowhere.jsonl", ""),
     "no data at all": (["data.files=[]"], "no training data", "files=[FILE"),
-    "missing model": (["model=nowhere"], "nowhere", ""),
+    "missing model": (["model=nowhere"], "noisyjax: model=nowhere is not a model folder", "no config.json"),
     "window": (["rollout.max_tokens=900", "update.row_tokens=2048"], "window of 1024", "max_prompt_tokens=400"),
     "no prompt limit": (["data.prompt.max_prompt_tokens=null"], "update.row_tokens=512", "max_prompt_tokens=500"),
     "rows too short": (["update.row_tokens=256"], "update.row_tokens: 256", "412 would do"),
@@ -38,11 +38,11 @@ REFUSED = {
     ),
     "missing judge": (
         ["reward.reward_fn=null", "judge={kind: engine, engine: {kind: local, model: nowhere}}"],
-        "nowhere",
-        "",
+        "judge.engine.model=nowhere is not a model folder",
+        "no config.json",
     ),
     "idle reference": (["reference=x"], "loss.beta is 0", ""),
-    "missing reference": (["reference=nowhere", "loss.beta=0.1"], "nowhere", ""),
+    "missing reference": (["reference=nowhere", "loss.beta=0.1"], "reference=nowhere is not a model folder", ""),
     "reward function": (["reward.reward_fn=toy_rewards:digit"], "toy_rewards:digit", "did you mean 'digits'?"),
     "too few devices": (["mesh.data=64"], "needs 64 devices", ""),
 }
