@@ -69,6 +69,7 @@ def _run(train: Callable[..., Any], config: Any) -> None:
 
 def _finish(done: Any, out: str) -> None:
     skipped = f", {done.skipped} skipped" if done.skipped else ""
-    typer.echo(f"step {done.step} is stored in {out}{skipped}")
+    before = "nothing was left to do: " if done.tree is None else ""
+    typer.echo(f"{before}step {done.step} is stored in {out}{skipped}")
     typer.echo(f"  noisyjax export {out} FOLDER    the model in Hugging Face format")
     typer.echo(f"  noisyjax report {out}           curves and tables")

@@ -19,6 +19,7 @@ from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.store import Lock, open_folder
 from noisyjax.store.lock import LOCK_NAME
 from noisyjax.train.config import LoopConfig
+from noisyjax.train.state import FOLDER as CHECKPOINTS
 from noisyjax.train.state import Checkpoints
 from noisyjax.train.watch.log import EVALUATED, MetricLog, finite
 from noisyjax.train.watch.progress import TrainProgress
@@ -26,7 +27,7 @@ from noisyjax.train.watch.progress import TrainProgress
 log = logging.getLogger(__name__)
 
 KIND_NAME = "training.json"
-"""Marks a folder as a training run's."""
+"""Marks a folder as a training run's, and says when that has come to its end."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,27 @@ class Done:
 
     step: int
     tree: Any
+    """None where the run had come to its end before: its arrays stay on disk."""
     skipped: int = 0
     evaluations: Mapping[int, Mapping[str, float | None]] = field(default_factory=dict)
+
+
+def finished(config: LoopConfig, kind: str) -> Done | None:
+    """The end of a run that this same config has brought there before, found without its model; else None.
+
+    None as well where anything differs: `run` knows what is left to do then, or what is wrong.
+    """
+    step = hosts.gather(lambda: _finished(config, kind))[0]
+    return None if step is None else Done(step, None)
+
+
+def _finished(config: LoopConfig, kind: str) -> int | None:
+    folder = open_folder(config.out)
+    mark = json.loads(folder.read(KIND_NAME) or b"{}")
+    if mark.get("kind") != kind or "finished" not in mark or config.state.restore != "latest":
+        return None
+    same = folder.read(RESOLVED_NAME) == to_yaml(config).encode()
+    return mark["finished"] if same and str(mark["finished"]) in folder.child(CHECKPOINTS).children() else None
 
 
 def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Done:
@@ -120,7 +140,9 @@ def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Don
         progress = stack.enter_context(TrainProgress(config.name, config.steps, done or 0))
         if done is not None:
             progress.say(f"going on after step {done}" + (" (nothing left to do)" if done >= config.steps else ""))
-        return _Run(config, task, evaluate, lock, checkpoints, metric_log, progress).go(tree, done or 0)
+        end = _Run(config, task, evaluate, lock, checkpoints, metric_log, progress).go(tree, done or 0)
+        hosts.first_only(lambda: _mark(config, task.kind, finished=end.step))
+        return end
 
 
 def _open(config: LoopConfig, kind: str) -> Lock:
@@ -132,9 +154,14 @@ def _open(config: LoopConfig, kind: str) -> Lock:
     if marked is not None and json.loads(marked)["kind"] != kind:
         raise UsageError(f"{config.out} is a run of `train {json.loads(marked)['kind']}`: choose another `out`")
     lock = Lock(folder, log.warning)
-    folder.write(KIND_NAME, json.dumps({"kind": kind, "config": config_hash(config)}).encode() + b"\n")
+    _mark(config, kind)
     folder.write(RESOLVED_NAME, to_yaml(config).encode())
     return lock
+
+
+def _mark(config: LoopConfig, kind: str, **more: int) -> None:
+    text = json.dumps({"kind": kind, "config": config_hash(config), **more})
+    open_folder(config.out).write(KIND_NAME, text.encode() + b"\n")
 
 
 def _check_seen(config: LoopConfig) -> None:

@@ -19,7 +19,7 @@ from noisyjax.store import check_model, open_folder
 from noisyjax.train.config import GrpoConfig, PlacedJudgeConfig, SftConfig, TrainConfig
 from noisyjax.train.grpo import GrpoTask, grpo_loss
 from noisyjax.train.learner import Learner, open_learner
-from noisyjax.train.loop import Done, Evaluate, run
+from noisyjax.train.loop import Done, Evaluate, finished, run
 from noisyjax.train.sft import SftTask, sft_loss
 
 MakeEvaluate = Callable[[Learner], Evaluate]
@@ -31,6 +31,8 @@ def train_grpo(config: GrpoConfig, make_evaluate: MakeEvaluate | None = None) ->
 
     Raises UsageError for what cannot work, before anything is compiled; RunError and Stopped as `loop.run` does.
     """
+    if (done := finished(config, GrpoTask.kind)) is not None:
+        return done
     keep_programs()
     hosts.agree(lambda: _check_models(config))
     devices = hosts.agree(lambda: judge_devices(config))
@@ -44,6 +46,8 @@ def train_grpo(config: GrpoConfig, make_evaluate: MakeEvaluate | None = None) ->
 
 def train_sft(config: SftConfig, make_evaluate: MakeEvaluate | None = None) -> Done:
     """The same for supervised training."""
+    if (done := finished(config, SftTask.kind)) is not None:
+        return done
     keep_programs()
     hosts.agree(lambda: _check_models(config))
     with ExitStack() as stack:

@@ -1,12 +1,16 @@
 """The command line of training: what cannot work is one line and code 2, before anything is compiled."""
 
+import contextlib
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from noisyjax.errors import NoisyjaxError
+from noisyjax.train import runs
+from noisyjax.train.loop import DataEnd, Step
 from noisyjax.train.runs import train_grpo
 from noisyjax.train.watch.log import read_metrics
 
@@ -102,6 +106,66 @@ def test_a_checkpoint_cut_short_and_another_config(file, grpo, capfd):
     assert "going on after step 1" in said.err
     assert "step 3 is stored in" in said.out
     assert [line["step"] for line in read_metrics(out)] == [1, 2, 3]  # what was given up is gone from the log as well
+
+
+class Counted:
+    """An SFT task without a model, whose data ends after a step; counts how often one is opened."""
+
+    kind, stream, opened = "sft", contextlib.ExitStack(), 0
+
+    def __init__(self, *_):
+        Counted.opened, self.taken = Counted.opened + 1, 0
+
+    def identity(self):
+        return {}
+
+    def start(self):
+        return {"x": np.zeros(2)}
+
+    def cursor(self):
+        return {"taken": self.taken}
+
+    def resume(self, cursor):
+        self.taken = cursor["taken"]
+
+    def gather(self, *_):
+        if self.taken:
+            raise DataEnd
+        self.taken += 1
+        return self.taken
+
+    def learn(self, tree, *_):
+        return Step(tree, {"loss": 1.0})
+
+
+def test_a_run_that_has_come_to_its_end_opens_nothing(grpo_settings, tmp_path, capfd, monkeypatch):
+    """The same words again. With any others, or without the arrays, it is opened as ever."""
+    from noisyjax.cli import main
+
+    monkeypatch.setattr(runs, "SftTask", Counted)
+    monkeypatch.setattr(runs, "open_learner", lambda *_: contextlib.ExitStack())
+    file, run = tmp_path / "sft.yaml", tmp_path / "run"
+    known = {name: grpo_settings[name] for name in ("model", "data", "log")}
+    file.write_text(yaml.safe_dump({**known, "data": {"files": ["x"]}, "out": str(run), "steps": 8, "batch": 4}))
+
+    def call(*words):
+        """Exit code, first line, and whether the run was opened."""
+        before = Counted.opened
+        with pytest.raises(SystemExit) as ended:
+            main(["train", "sft", str(file), *words])
+        return ended.value.code, *capfd.readouterr().out.splitlines()[:1], Counted.opened > before
+
+    done, nothing = f"step 1 is stored in {run}", f"nothing was left to do: step 1 is stored in {run}"
+    assert call() == (0, done, True)
+    assert call() == (0, nothing, False)  # of the eight steps that were asked for the data had one
+    assert call("steps=9") == (0, done, True)
+    assert call("steps=9") == (0, nothing, False)
+    assert call("steps=9", "state.restore=1") == (0, done, True)
+    assert call("seed=1") == (2, True)  # another run's folder
+    assert call() == (0, done, True)
+    assert call() == (0, nothing, False)
+    (run / "checkpoints").rename(tmp_path / "away")
+    assert call() == (0, done, True)
 
 
 def test_a_longer_run_has_another_schedule(grpo):
