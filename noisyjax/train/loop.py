@@ -4,6 +4,7 @@ What a step does is the task's business; that a run can be killed anywhere and g
 step n everything the next step depends on is (arrays, task cursor, n); it is all in the checkpoint.
 """
 
+import hashlib
 import json
 import logging
 import time
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 from noisyjax import hosts
 from noisyjax.config import RESOLVED_NAME, config_hash, identity, to_yaml
 from noisyjax.errors import RunError, UsageError
+from noisyjax.hosts import HostsConfig
 from noisyjax.interrupts import Interrupts, Stopped
 from noisyjax.store import Lock, open_folder
 from noisyjax.store.lock import LOCK_NAME
@@ -106,10 +108,14 @@ def finished(config: LoopConfig, kind: str) -> Done | None:
 def _finished(config: LoopConfig, kind: str) -> int | None:
     folder = open_folder(config.out)
     mark = json.loads(folder.read(KIND_NAME) or b"{}")
-    if mark.get("kind") != kind or "finished" not in mark or config.state.restore != "latest":
+    if (mark.get("kind"), mark.get("asked")) != (kind, _asked(config)) or config.state.restore != "latest":
         return None
-    same = folder.read(RESOLVED_NAME) == to_yaml(config).encode()
-    return mark["finished"] if same and str(mark["finished"]) in folder.child(CHECKPOINTS).children() else None
+    return mark["finished"] if str(mark["finished"]) in folder.child(CHECKPOINTS).children() else None
+
+
+def _asked(config: LoopConfig) -> str:
+    """Hash of all that a config says, but for its hosts, which a new start may find at other addresses."""
+    return hashlib.sha256(to_yaml(config.model_copy(update={"hosts": HostsConfig()})).encode()).hexdigest()
 
 
 def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Done:
@@ -141,7 +147,7 @@ def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Don
         if done is not None:
             progress.say(f"going on after step {done}" + (" (nothing left to do)" if done >= config.steps else ""))
         end = _Run(config, task, evaluate, lock, checkpoints, metric_log, progress).go(tree, done or 0)
-        hosts.first_only(lambda: _mark(config, task.kind, finished=end.step))
+        hosts.first_only(lambda: _mark(config, task.kind, finished=end.step, asked=_asked(config)))
         return end
 
 
@@ -159,7 +165,7 @@ def _open(config: LoopConfig, kind: str) -> Lock:
     return lock
 
 
-def _mark(config: LoopConfig, kind: str, **more: int) -> None:
+def _mark(config: LoopConfig, kind: str, **more: int | str) -> None:
     text = json.dumps({"kind": kind, "config": config_hash(config), **more})
     open_folder(config.out).write(KIND_NAME, text.encode() + b"\n")
 

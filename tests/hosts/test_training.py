@@ -179,6 +179,9 @@ def test_two_processes_are_one(train, alone, tmp_path):
     assert f"step {STEPS} is stored in {out}" in first.said
     assert (second.said, second.cried) == ("", "")  # one speaks
     check_equal(out, alone)
+    first, second = train(out, *MESH, "judge.engine.mesh.data=2", hosts=2, devices=2)  # at another address
+    assert (first.code, second.code) == (0, 0), first.cried + second.cried
+    assert f"nothing was left to do: step {STEPS} is stored in {out}" in first.said
 
 
 @pytest.mark.slow

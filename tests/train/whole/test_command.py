@@ -158,6 +158,7 @@ def test_a_run_that_has_come_to_its_end_opens_nothing(grpo_settings, tmp_path, c
     done, nothing = f"step 1 is stored in {run}", f"nothing was left to do: step 1 is stored in {run}"
     assert call() == (0, done, True)
     assert call() == (0, nothing, False)  # of the eight steps that were asked for the data had one
+    assert call("hosts.join_s=9") == (0, nothing, False)
     assert call("steps=9") == (0, done, True)
     assert call("steps=9") == (0, nothing, False)
     assert call("steps=9", "state.restore=1") == (0, done, True)
