@@ -59,7 +59,7 @@ class Case:
                 yield f"{one['name']} does not fit: {one['problem']}"
         if self.most_gib is not None and (peak := _update_gib(found)) > self.most_gib:
             yield f"its update takes {peak:.1f} GiB of a device, at most {self.most_gib:g}"
-        if self.least_mfu is not None and found["mfu"] < self.least_mfu:
+        if self.least_mfu is not None and found["mfu"] is not None and found["mfu"] < self.least_mfu:
             yield f"MFU {found['mfu']:.1%}, at least {self.least_mfu:.0%}"
 
 
@@ -121,7 +121,7 @@ def table(found: Plan) -> str:
         "|---|---|---|---|---|---|",
     ]
     lines += [_row(one, found["seconds"]) for one in found["programs"]]
-    if any(one["name"] == "update" for one in found["programs"]):
+    if found.get("mfu") is not None and any(one["name"] == "update" for one in found["programs"]):
         lines += ["", f"Update: {found['model_flops']:.3g} model FLOPs, MFU {found['mfu']:.1%} at best."]
     return "\n".join(lines)
 

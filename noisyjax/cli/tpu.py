@@ -52,8 +52,8 @@ def plan(
     from noisyjax.store import write_text
     from noisyjax.tpu.names import parse_accelerator
     from noisyjax.tpu.planning.plan import plan as make
-    from noisyjax.tpu.planning.plan import text
     from noisyjax.tpu.planning.prices import read_prices
+    from noisyjax.tpu.planning.text import text
 
     table, plans = read_prices(prices), []
     for name in topology:

@@ -30,12 +30,13 @@ def account(
     figures: dict[str, Any] = {}
     if train is not None:
         lengths = step_lengths(subject, cfg)
-        parts = training_parts(subject, cfg, lengths, cut_of(train.layout, len(train.batches)), by_name)
+        parts = training_parts(subject, cfg, lengths, train, by_name)
+        fits = all(by_name[name].fits for name in ("update", "optimizer") if name in by_name)
         needed = model_flops(cfg, lengths)
         figures = {
             "micro_batches": len(train.batches),
             "model_flops": needed,
-            "mfu": roofline.mfu(needed, where.devices, parts["update"], where.generation),
+            "mfu": roofline.mfu(needed, where.devices, parts["update"], where.generation) if fits else None,
             "tokens": lengths.targets,
         }
         steps |= parts
@@ -73,11 +74,11 @@ def cut_of(layout: Layout, micro: int = 1) -> Cut:
 
 
 def training_parts(
-    subject: Subject, cfg: ModelConfig, lengths: Lengths, cut: Cut, compiled: Mapping[str, Compiled]
+    subject: Subject, cfg: ModelConfig, lengths: Lengths, train: Training, compiled: Mapping[str, Compiled]
 ) -> dict[str, list[Part]]:
     """Parts of the update, and of the log-probabilities where a step asks for them; with the operations and the
     collectives of the compiled programs where there are such."""
-    update = subject.config.update
+    update, cut = subject.config.update, cut_of(train.layout, len(train.batches))
     width, made = _WIDTH[update.dtype], compiled.get("update")
     products = made.flops * made.times if made is not None and made.flops else None
     parts = roofline.update_parts(cfg, lengths, cut, update.remat, width, products)
@@ -86,9 +87,9 @@ def training_parts(
         inner = roofline.with_collectives(inner, made.collectives, _loops(cfg), made.times)
         parts = [*inner, Part(last.name, hbm=last.hbm, ici=_sent(compiled.get("optimizer")))]
     found = {"update": parts}
-    if (scored := compiled.get("logprobs")) is not None:
-        forward = roofline.forward_parts(cfg, lengths, cut, width)
-        if scored.peak is not None:
+    if train.reference:
+        forward, scored = roofline.forward_parts(cfg, lengths, cut, width), compiled.get("logprobs")
+        if scored is not None and scored.peak is not None:
             forward = roofline.with_collectives(forward, scored.collectives, _loops(cfg), scored.times)
         found["logprobs"] = forward
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from noisyjax.errors import NoisyjaxError, RunError, UsageError
-from noisyjax.tpu.names import GIB, parse_accelerator
+from noisyjax.tpu.names import parse_accelerator
 from noisyjax.tpu.planning.prices import ChipPrice
 from noisyjax.tpu.planning.subject import read_subject
 
@@ -104,81 +104,10 @@ def _ended(code: int) -> str:
 
 
 def _rates(found: Plan, price: ChipPrice | None) -> dict[str, Any]:
-    """Response tokens per second of a step, and per dollar."""
-    if "tokens" not in found:
+    """Response tokens per second of a step, and per dollar; nothing of a run that does not fit."""
+    if "tokens" not in found or not found["fits"]:
         return {}
     speed = found["tokens"] / sum(found["seconds"].values())
     hourly = {} if price is None else {name: dollars for name, dollars in price if dollars is not None}
     bought = {name: speed * 3600 / (dollars * found["chips"]) for name, dollars in hourly.items()}
     return {"tokens_per_second": speed, "tokens_per_dollar": bought or None}
-
-
-# ---- text
-
-
-def text(found: Plan) -> str:
-    """A plan for people."""
-    mesh = " x ".join(f"{axis}={n}" for axis, n in found["mesh"].items())
-    more = ", sequence cut" if found["sequence"] else ""
-    micro = f", micro-batches: {found['micro_batches']}" if "micro_batches" in found else ""
-    lines = [f"{found['name']} ({found['topology']}, {found['devices']} devices): mesh {mesh}{more}{micro}", ""]
-    lines += [line for one in found["search"] for line in [_tried(one)]]
-    for one in found["programs"]:
-        lines += _program(one, found["hbm"])
-    lines += ["", "a step at best, seconds   compute      HBM      ICI    at best"]
-    for row in found["parts"]:
-        name = f"{row['program']}: {row['part']}" if row["program"] != row["part"] else row["part"]
-        lines.append(
-            f"  {name:<22} {row['compute']:>9.3f} {row['HBM']:>8.3f} {row['ICI']:>8.3f} {row['seconds']:>10.3f}"
-        )
-    lines.append(f"  {'all':<22} {'':>27} {sum(found['seconds'].values()):>10.3f}")
-    if "mfu" in found:
-        lines += [
-            "",
-            f"update: {found['model_flops']:.3g} model FLOPs, estimated MFU {found['mfu']:.1%}",
-            f"step: {found['tokens']:,} response tokens, {found['tokens_per_second']:,.0f} a second at best",
-        ]
-        for name, tokens in (found["tokens_per_dollar"] or {}).items():
-            lines.append(f"  {tokens:,.0f} tokens per dollar, {name.replace('_', ' ')}")
-    return "\n".join(lines)
-
-
-def _tried(one: Mapping[str, Any]) -> str:
-    peak = "does not fit" if one["peak"] is None else f"{one['peak'] / GIB:.1f} GiB"
-    return f"tried {' '.join(one['words'])}: update {one['seconds']:.2f} s at best, {peak}"
-
-
-def _program(one: Mapping[str, Any], hbm: float) -> list[str]:
-    head = f"{one['name']}: " + ("fits" if one["fits"] else "DOES NOT FIT")
-    if one["peak"] is not None:
-        head += f", {_size(one['peak'])} of {hbm / GIB:.0f} GiB"
-    lines = [head]
-    if one["problem"]:
-        lines.append(f"  {one['problem']}; {_advice(one['name'])}")
-    lines.append("  memory: " + ", ".join(f"{kind} {_size(size)}" for kind, size in one["memory"].items() if size))
-    sent: dict[str, list[float]] = {}
-    for c in one["collectives"]:
-        turns = 1
-        for n in c["trips"]:
-            turns *= n
-        count, size = sent.setdefault(c["kind"], [0, 0.0])
-        sent[c["kind"]] = [count + turns, size + c["sent"]]
-    if sent:
-        told = [f"{count:,.0f} {kind} {_size(size)}" for kind, (count, size) in sorted(sent.items())]
-        lines.append("  sends: " + ", ".join(told))
-    return lines
-
-
-def _advice(program: str) -> str:
-    """What to change where a program does not fit."""
-    if program.startswith("judge"):
-        return "fewer judge.engine.slots, more judge.engine.mesh.tensor, rollout.offload=true, or placement=split"
-    if "prefill" in program or "decode" in program:
-        return "fewer slots, more mesh.tensor, a shorter row, or offload what sleeps"
-    return (
-        "a smaller update.batch_tokens, update.remat=full, mesh.sequence=true, more mesh.tensor, rollout.offload=true"
-    )
-
-
-def _size(size: float) -> str:
-    return f"{size / GIB:.2f} GiB" if size >= GIB / 100 else f"{size / 2**20:.2f} MiB"

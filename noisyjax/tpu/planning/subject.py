@@ -49,10 +49,10 @@ def read_subject(source: str, overrides: Sequence[str] = ()) -> Subject:
     return Subject(kind, validate(schema, merge(_NEEDLESS, tree), source, origins | more))
 
 
-def architecture(model: str | Path, *, keep_quantised: bool = False) -> "ModelConfig":
+def architecture(model: str | Path, key: str = "model", *, keep_quantised: bool = False) -> "ModelConfig":
     """The architecture of a model folder, or of a preset by its name. No weights are read.
 
-    Raises UsageError for what is neither, ModelError for an architecture that is not implemented.
+    Raises UsageError for what is neither, by the config's `key`; ModelError for one that is not implemented.
     """
     from dataclasses import replace
 
@@ -66,5 +66,5 @@ def architecture(model: str | Path, *, keep_quantised: bool = False) -> "ModelCo
     presets = {name.rsplit("/", 1)[1]: name for name in packaged_configs() if name.startswith("models/presets/")}
     name = Path(model).name
     if name not in presets:
-        raise UsageError(f"model={model} is neither a model folder nor a known model; {nearest(name, presets)}")
+        raise UsageError(f"{key}={model} is neither a model folder nor a known model; {nearest(name, presets)}")
     return load(ModelPreset, presets[name]).decoder_config(quantised=keep_quantised)

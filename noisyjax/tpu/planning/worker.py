@@ -35,7 +35,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     where = parse_accelerator(request["topology"])
     devices = _devices(where)
     subject = read_subject(request["source"], request["overrides"])
-    cfg = architecture(_model(subject), keep_quantised=subject.kind == "eval" and _keeps(subject.config.engine))
+    keep = subject.kind == "eval" and _keeps(subject.config.engine)
+    cfg = architecture(_model(subject), "engine.model" if subject.kind == "eval" else "model", keep_quantised=keep)
     if subject.kind != "eval":
         check_window(subject.config, cfg)
     _check_judge(subject, where)
@@ -106,7 +107,7 @@ def _run(subject: Subject, cfg: ModelConfig, devices: Sequence[Any], where: Slic
 
 def _judge(subject: Subject, config: LocalConfig, devices: Sequence[Any], hosts: int) -> Engine:
     judge = subject.config.judge
-    cfg = architecture(config.model, keep_quantised=_keeps(config))
+    cfg = architecture(config.model, "judge.engine.model", keep_quantised=_keeps(config))
     own = devices[-config.mesh.devices :] if _split(subject) else devices
     layout = open_layout(config.mesh, cfg, SERVING, devices=own)
     assert layout is not None
@@ -152,7 +153,10 @@ def _check_judge(subject: Subject, where: Slice) -> None:
     own, of = subject.config.judge.engine.mesh.devices, f"{where.name} ({where.shape})"
     shared = "judge.placement=shared, judge.engine.offload=true and rollout.offload=true"
     if where.hosts > 1:
-        raise UsageError(f"judge.placement=split is for one host, and {of} has {where.hosts}: say {shared}")
+        raise UsageError(
+            f"judge.placement=split is for one host, and {of} has {where.hosts}: say {shared}; or give the judge hosts "
+            "of its own, behind an endpoint (judge.engine.kind=remote), and leave it out of the plan"
+        )
     if own >= where.devices:
         raise UsageError(
             f"judge.engine.mesh makes {own} devices, and {of} has {where.devices} for judge and policy together: take "
