@@ -108,6 +108,17 @@ on() {
   run gcloud compute tpus tpu-vm ssh "$NAME" "${WHERE[@]}" "--worker=$1" "--command=$2"
 }
 
+# For `on`: a line `HOST JOB running`, `HOST JOB ended with CODE` or `HOST JOB died` per job of a worker. After a reboot
+# a process of another's may have the job's number.
+# shellcheck disable=SC2016 # expanded on the worker
+JOBS='for dir in ~/noisyjax_jobs/*; do
+  [ -s "$dir/pid" ] || continue
+  if [ -s "$dir/rc" ]; then what="ended with $(cat "$dir/rc")"
+  elif grep -qsF "$dir/run.sh" "/proc/$(cat "$dir/pid")/cmdline"; then what=running
+  else what=died; fi
+  echo "$(hostname) $(basename "$dir") $what"
+done'
+
 # The state of the queued resource: ACTIVE, WAITING_FOR_RESOURCES, SUSPENDED ..., or ABSENT.
 DESCRIBE=(gcloud compute tpus queued-resources describe)
 state() {

@@ -5,7 +5,8 @@
 #
 # NAME is the name of the queued resource and of its TPU. `setup.sh NAME` comes next.
 #
-#   --type TYPE       v4-32, v5e-16 (or v5litepod-16), v5p-32, v6e-8, tpu7x-8 ...; or TPU_TYPE
+#   --type TYPE       v4-32, v5e-16 (or v5litepod-16), v5p-32, v6e-8 ...; or TPU_TYPE. tpu7x-8 and larger ones Google
+#                     offers through GKE; here they are for projects that were let in
 #   --spot            cheaper, and may be taken away at any time (`resume.sh` brings it back); or TPU_SPOT=1
 #   --runtime VERSION software of the VMs; by default the one with jax support for the type; or TPU_RUNTIME
 #   --wait            return when the TPU is there; exit 1 when it cannot be had
@@ -46,6 +47,10 @@ esac
 if [[ " $sizes " != *" $size "* && ($sizes == "$flat" || $((size % 128)) != 0) ]]; then
   die "the type '$TPU_TYPE' does not exist; known: $type-${sizes// /, $type-}"
 fi
+
+# Google's page on queued resources: for TPU7x one must use GKE.
+[[ $type != tpu7x ]] || printf '%s\n' "create.sh: Google offers tpu7x through GKE alone (noisyjax tpu jobs \
+--engine jobset); a queued resource of it is for projects that were let in" >&2
 
 call=(gcloud compute tpus queued-resources create "$NAME" "${WHERE[@]}" "--node-id=$NAME")
 call+=("--accelerator-type=$type-$size" "--runtime-version=${TPU_RUNTIME:-$runtime}")

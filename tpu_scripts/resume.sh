@@ -4,15 +4,18 @@
 #   resume.sh NAME [--watch 300] [--project P] [--zone Z]
 #
 # What create.sh, setup.sh and launch.sh were told lies in .tpu/NAME on this machine. A queued resource that is SUSPENDED
-# or FAILED holds no TPU any more; it is removed, since its name is needed again. One that is ACTIVE is left alone, and
-# only jobs that neither run nor have ended well are started. Runs go on where they stopped by themselves: give them an
-# `out` in a bucket, since the disks are gone with the TPU.
+# or FAILED holds no TPU any more; it is removed, since its name is needed again. One that is ACTIVE is left alone but
+# for its jobs: one that died or ended with another exit code than 0 and 2 is started again, on all its workers. 0 is
+# the end, and 2 a wrong request, which would fail again: it is told and left. Runs go on where they stopped by
+# themselves: give them an `out` in a bucket, since the disks are gone with the TPU.
 #
-#   --watch SECONDS   look again every so often, until Ctrl-C
+#   --watch SECONDS   look again every so often, until no job is left that runs, or Ctrl-C
 #   --assume STATE    for --dry-run: as if the TPU were in this state; SUSPENDED by default
 #   --project P, --zone Z, --env FILE
 #                     as in create.sh
 #   --dry-run         print the gcloud calls, make none
+#
+# Exit 4 when every job has ended well (with --watch: 0), 2 when those that have not were wrong requests.
 # shellcheck source=tpu_scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
@@ -31,38 +34,84 @@ export TPU_PROJECT TPU_ZONE TPU_STATE=$STATE_DIR
 
 again=(--project "$TPU_PROJECT" --zone "$TPU_ZONE")
 ((!DRY_RUN)) || again+=(--dry-run)
+shopt -s nullglob
+jobs=("$STATE_DIR/$NAME/jobs"/*)
+jobs=("${jobs[@]##*/}")
 
-start_jobs() {
-  local file
-  for file in "$STATE_DIR/$NAME/jobs"/*; do
-    [[ -e $file ]] || continue
-    recall "jobs/$(basename "$file")"
-    "$HERE/launch.sh" "$NAME" "${again[@]}" --again --job "$(basename "$file")" "${RECALLED[@]}"
-  done
+tell() { printf '%s %s\n' "$NAME" "$1" >&2; }
+
+# Whatever code these end with on the way: 2 and 4 are this script's own words.
+start() {
+  recall "jobs/$1"
+  "$HERE/launch.sh" "$NAME" "${again[@]}" --job "$1" "${RECALLED[@]}" || exit 1
+}
+
+begin() {
+  local job
+  if [[ -r $STATE_DIR/$NAME/setup ]]; then
+    recall setup
+    "$HERE/setup.sh" "$NAME" "${again[@]}" "${RECALLED[@]}" || exit 1
+  fi
+  for job in "${jobs[@]}"; do start "$job"; done
 }
 
 bring_back() {
   recall create
   run "${RECALLED[@]}"
   wait_until_active
-  if [[ -r $STATE_DIR/$NAME/setup ]]; then
-    recall setup
-    "$HERE/setup.sh" "$NAME" "${again[@]}" "${RECALLED[@]}"
+  begin
+}
+
+# ends JOB LINES: what the workers say of the job, as `; died; ended with 1;`.
+ends() {
+  local name what
+  while read -r _ name what; do
+    [[ $name != "$1" ]] || printf '; %s' "$what"
+  done <<<"$2"
+  printf ';'
+}
+
+# Starts a job again on all its workers or on none: those of a pod work together.
+look_after_jobs() {
+  local said job what live=0 wrong=0
+  said=$(on all "$JOBS")
+  ((!DRY_RUN)) || printf '%s\n' "$said"
+  # Disks that know of no job are those of a TPU that came back and was not set up to the end.
+  if [[ -z $said ]]; then
+    begin
+    return
   fi
-  start_jobs
+  for job in "${jobs[@]}"; do
+    what=$(ends "$job" "$said")
+    case "$what" in
+      *'; running;'*) live=1 ;;
+      *'; ended with 2;'*)
+        tell "$job ended with 2, a wrong request, and is left: tail.sh $NAME --job $job says why; mend it and launch it"
+        wrong=1
+        ;;
+      ';' | *'; died;'* | *'; ended with '[!0]*)
+        tell "$job is started again$what"
+        start "$job"
+        live=1
+        ;;
+    esac
+  done
+  ((!live)) || return 0
+  tell "has no job left that runs: delete.sh $NAME ends its cost"
+  exit $((wrong ? 2 : 4))
 }
 
 look() {
   local now=$ASSUME
   if ((DRY_RUN)); then wait_until_active; else now=$(state); fi
   case "$now" in
-    ACTIVE) start_jobs ;;
+    ACTIVE) ((!${#jobs[@]})) || look_after_jobs ;;
     SUSPENDED | FAILED)
       run gcloud compute tpus queued-resources delete "$NAME" "${WHERE[@]}" --force --quiet
       bring_back
       ;;
     ABSENT) bring_back ;;
-    *) printf '%s %s: nothing to do yet\n' "$NAME" "$now" ;;
+    *) tell "$now: nothing to do yet" ;;
   esac
 }
 
@@ -72,10 +121,14 @@ if [[ -z $WATCH ]] || ((DRY_RUN)); then
 fi
 while true; do
   # Each look is a process of its own: one that fails (no network, no room) stops there and is followed by another.
-  # What is wrong in itself, or was deleted meanwhile (2), is not looked at again.
+  # What is wrong in itself, or was deleted meanwhile (2), is not looked at again, nor what has come to its end (4).
   code=0
   "$0" "$NAME" "${again[@]}" || code=$?
-  ((code != 2)) || exit 2
-  ((code == 0)) || printf '%s: trying again in %s s\n' "$NAME" "$WATCH" >&2
+  case "$code" in
+    0) ;;
+    2) exit 2 ;;
+    4) exit 0 ;;
+    *) printf '%s: trying again in %s s\n' "$NAME" "$WATCH" >&2 ;;
+  esac
   sleep "$WATCH"
 done

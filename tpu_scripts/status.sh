@@ -23,11 +23,4 @@ else
   printf '%s %s\n' "$NAME" "$now"
   [[ $now == ACTIVE ]] || exit 1
 fi
-# shellcheck disable=SC2016 # expanded on the worker
-on all 'for dir in ~/noisyjax_jobs/*/; do
-  [ -s "$dir/pid" ] || continue
-  if [ -s "$dir/rc" ]; then what="ended with $(cat "$dir/rc")"
-  elif kill -0 "$(cat "$dir/pid")" 2>/dev/null; then what=running
-  else what=died; fi
-  echo "$(hostname) $(basename "$dir") $what"
-done'
+on all "$JOBS"

@@ -10,7 +10,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "tpu_scripts"
 
 # $FAKE holds: log (calls), fail (a call whose words contain this line exits 7), states (one line per `describe`; the
-# last one stays), home (where --command runs, when it is there).
+# last one stays), home (a worker's, where --command runs when it is there), jobs (what other workers say of theirs).
 FAKE = r"""#!/usr/bin/env bash
 printf '%s\0' "$(basename "$0")" "$@" $'\n' >>"$FAKE/log"
 if [[ -s $FAKE/fail && "$*" == *"$(cat "$FAKE/fail")"* ]]; then echo 'no such luck' >&2; exit 7; fi
@@ -20,6 +20,7 @@ if [[ "$*" == *queued-resources\ describe* ]]; then
   if [[ $state == ABSENT ]]; then echo 'ERROR: NOT_FOUND: was not found' >&2; exit 1; fi
   echo "$state"
 fi
+if [[ "$*" == *'--command=for dir in'* && -s $FAKE/jobs ]]; then cat "$FAKE/jobs"; fi
 for word in "$@"; do
   if [[ $word == --command=* && -d $FAKE/home ]]; then HOME=$FAKE/home bash -c "${word#--command=}"; exit; fi
 done

@@ -1,5 +1,7 @@
 """What is remembered of a TPU: deleted with it, and asked for again as it was when it is taken away."""
 
+import os
+
 import pytest
 
 WHERE = ["--project=acme-lab", "--zone=us-east5-b"]
@@ -84,23 +86,91 @@ def test_what_was_taken_away_comes_back_as_it_was(working, state):
     assert all(map(same, made, first[1:]))
 
 
-@pytest.mark.parametrize(("state", "calls"), [("ACTIVE", 3), ("PROVISIONING", 1), ("SUSPENDING", 1)])
-def test_what_is_alive_is_never_deleted(working, state, calls):
+@pytest.mark.parametrize("state", ["PROVISIONING", "SUSPENDING"])
+def test_what_is_on_its_way_is_waited_for(working, state):
     scripts, _ = working
     scripts.put("states", f"{state}\n")
     assert scripts("resume", "a").returncode == 0
-    made = scripts.calls()
-    assert len(made) == calls
-    assert not [call for call in made if "delete" in call or "create" in call]
+    assert scripts.calls() == [DESCRIBE]
+
+
+def ended(scripts, **jobs: int | None) -> None:
+    """Lets a worker's disk say how jobs ended: with a code, or (None) without one."""
+    for name, code in jobs.items():
+        folder = scripts.folder / "home" / "noisyjax_jobs" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "pid").write_text(f"{os.getpid()}\n")  # lives, and is none of the scripts'
+        (folder / "rc").write_text("" if code is None else f"{code}\n")
+
+
+def launched(scripts) -> list[str]:
+    """The jobs that a worker was told to start since the last time."""
+    text = [call[-1] for call in scripts.calls()]
+    return [word.split("\n")[1].rsplit("/", 1)[1] for word in text if word.startswith("--command=set -eu")]
 
 
 @pytest.mark.parametrize(
-    ("fail", "last"),
-    [("queued-resources delete", "delete"), ("queued-resources create", "create"), ("tpu-vm scp", "scp")],
+    ("one", "two", "again", "code", "said"),
+    [
+        (None, 0, ["one"], 0, "one is started again; died;"),
+        (1, 143, ["one", "two"], 0, "two is started again; ended with 143;"),
+        (2, 1, ["two"], 0, "one ended with 2, a wrong request, and is left: tail.sh a --job one says why"),
+        (2, 0, [], 2, "no job left that runs: delete.sh a ends its cost"),
+        (0, 0, [], 4, "no job left that runs: delete.sh a ends its cost"),
+    ],
 )
-def test_a_call_that_fails_ends_the_resume(working, fail, last):
+def test_the_end_of_a_job_decides_whether_it_is_started_again(working, one, two, again, code, said):
+    scripts, _ = working
+    ended(scripts, one=one, two=two)
+    done = scripts("resume", "a")
+    assert (done.returncode, launched(scripts)) == (code, again)
+    assert said in done.stderr
+    # With --watch it is looked at until nothing is left; a real `sleep` would be a second.
+    if code:
+        assert scripts("resume", "a", "--watch", "1").returncode == code % 4
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "again"),
+    [
+        (0, "running", []),
+        (1, "running", []),
+        (0, "died", ["one"]),
+        (0, "ended with 1", ["one"]),
+        (1, "ended with 2", []),
+    ],
+)
+def test_a_pods_job_is_started_on_all_workers_or_on_none(working, here, there, again):
+    scripts, _ = working
+    ended(scripts, one=here, two=0)
+    scripts.put("jobs", f"worker-2 one {there}\n")
+    assert scripts("resume", "a").returncode == (2 if "2" in there else 0)
+    assert launched(scripts) == again
+
+
+def test_a_tpu_that_came_back_and_was_not_set_up_is(working):
+    """The look before ended between the two; now the TPU is there, and its disks know of no job."""
+    scripts, first = working
+    assert scripts("resume", "a").returncode == 0
+    made = scripts.calls()
+    assert made.pop(0) == DESCRIBE
+    assert made.pop(0)[-1].startswith("--command=for dir in")
+    assert len(made) == len(first) - 1
+    assert all(map(same, made, first[1:]))
+
+
+@pytest.mark.parametrize(
+    ("fail", "last", "code"),
+    [
+        ("queued-resources delete", "delete", 7),
+        ("queued-resources create", "create", 7),
+        ("tpu-vm scp", "scp", 1),
+        ("tpu-vm ssh", "ssh", 1),
+    ],
+)
+def test_a_call_that_fails_ends_the_resume(working, fail, last, code):
     scripts, _ = working
     scripts.put("states", "SUSPENDED\nACTIVE\n")
     scripts.put("fail", fail)
-    assert scripts("resume", "a").returncode == 7
+    assert scripts("resume", "a").returncode == code
     assert last in scripts.calls()[-1]

@@ -1,5 +1,6 @@
 """Every script: its manual, its settings, what a dry run prints, and which calls it really makes."""
 
+import os
 import re
 import shlex
 import time
@@ -204,6 +205,13 @@ def test_types_get_the_name_and_software_of_their_generation(scripts, generation
         ]  # fmt: skip
 
 
+def test_what_google_offers_elsewhere_is_told_and_asked_for(scripts):
+    assert scripts("create", "a", "--type", "v6e-8").stderr == ""
+    done = scripts("create", "a", "--type", "v7x-8")
+    assert done.returncode == 0
+    assert "tpu7x through GKE alone (noisyjax tpu jobs --engine jobset)" in done.stderr
+
+
 @pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda g: g.name)
 def test_a_size_that_no_tpu_has_gets_the_known_ones(scripts, generation):
     known = ", ".join(Slice(generation, topology).name for topology in generation.topologies)
@@ -320,14 +328,10 @@ def test_a_running_job_is_not_started_twice(scripts):
         assert " main running" in scripts("status", "a").stdout
         again = scripts("launch", "a", "--", *wait)
         assert (again.returncode, again.stderr) == (3, "job main is running already\n")
-        assert scripts("launch", "a", "--again", "--", *wait).returncode == 0
     finally:
         go.touch()
     # It has ended once its exit code is there, whether its process is reaped by then or not.
     assert wait_for(jobs / "main" / "rc") == "0\n"
-    # Ended well: `--again` leaves it, a plain launch runs it once more.
-    assert scripts("launch", "a", "--again", "--", *wait).returncode == 0
-    assert (jobs / "main" / "log").read_text() == "started\n"
     assert scripts("launch", "a", "--", *wait).returncode == 0
     wait_for(jobs / "main" / "rc")
     assert (jobs / "main" / "log").read_text() == "started\nstarted\n"
@@ -336,8 +340,17 @@ def test_a_running_job_is_not_started_twice(scripts):
 def test_a_job_that_vanished_is_said_to_have_died(scripts):
     jobs = scripts.checkout()
     (jobs / "main").mkdir(parents=True)
-    (jobs / "main" / "pid").write_text("999999999\n")
-    assert scripts("status", "a").stdout.splitlines()[1].endswith(" main died")
+    for pid in (999999999, os.getpid()):  # after a reboot another process may have its number
+        (jobs / "main" / "pid").write_text(f"{pid}\n")
+        assert scripts("status", "a").stdout.splitlines()[1].endswith(" main died")
+
+
+def test_a_job_without_an_environment_ends_and_says_why(scripts):
+    jobs = scripts.folder / "home" / "noisyjax_jobs"
+    jobs.parent.mkdir()
+    assert scripts("launch", "a", "--", "true").returncode == 0
+    assert wait_for(jobs / "main" / "rc") == "1\n"
+    assert "noisyjax" in (jobs / "main" / "log").read_text()
 
 
 @pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "SUSPENDED", "ABSENT"])
