@@ -19,7 +19,7 @@ import jax
 
 from noisyjax.config import differences
 from noisyjax.errors import RunError, UsageError
-from noisyjax.store import remedy
+from noisyjax.store import open_folder, remedy
 from noisyjax.train.config import StateConfig
 
 log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ def read_about(run: str | Path, step: int | None = None) -> tuple[int, Mapping[s
 
     folder = _absolute(run)
     options = ocp.CheckpointManagerOptions(read_only=True, create=False)
-    if not Path(folder).is_dir():
+    if FOLDER not in open_folder(run).children():
         raise UsageError(f"{run} holds no checkpoints (no folder `{FOLDER}` in it): name the `out` of a training run")
     with ocp.CheckpointManager(folder, options=options, item_names=("tree", "about")) as manager:
         steps = sorted(manager.all_steps())

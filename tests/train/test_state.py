@@ -2,11 +2,13 @@
 
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from noisyjax.errors import RunError, UsageError
 from noisyjax.train.config import StateConfig
@@ -107,3 +109,24 @@ def test_reading_a_part_without_the_optimizer(tmp_path):
         read_about(tmp_path, 9)
     with pytest.raises(UsageError, match="holds no checkpoints"):
         read_about(tmp_path / "nowhere")
+
+
+def test_what_lies_in_a_bucket_is_found(tmp_path, monkeypatch):
+    """Its steps and what they say come by fsspec; the arrays would come by tensorstore, from Google itself."""
+
+    class Bucket(MemoryFileSystem):
+        protocol = ("gs", "gcs")
+        store: ClassVar = {}
+        pseudo_dirs: ClassVar = [""]
+
+    bucket = Bucket()
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (bucket, url))
+    # By these orbax gets at a bucket, and asks Google's own client what kind it is.
+    monkeypatch.setattr("etils.epath.backend._FileSystemSpecBackend.fs", lambda *_: bucket)
+    monkeypatch.setattr("orbax.checkpoint._src.path.gcs_utils.is_hierarchical_namespace_enabled", lambda _: False)
+    with pytest.raises(UsageError, match="gs://acme-runs/rare holds no checkpoints"):
+        read_about("gs://acme-runs/rare")
+    written(tmp_path).close()
+    bucket.put(str(tmp_path / "checkpoints"), "gs://acme-runs/rare/checkpoints", recursive=True)
+    step, about = read_about("gs://acme-runs/rare")
+    assert (step, about["cursor"]["at"]) == (3, 30)
