@@ -5,7 +5,7 @@ PY := .venv/bin/python
 UV := .venv/bin/uv
 EXTRAS := dev,gguf,hub,serve,train,notebook
 
-.PHONY: quickstart test test-fast lint bench bench-tpu peers docs clean
+.PHONY: quickstart tpu test test-fast lint bench bench-tpu peers docs clean
 
 .venv/bin/uv:
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 12))' || \
@@ -28,7 +28,8 @@ EXTRAS := dev,gguf,hub,serve,train,notebook
 	@touch $@
 
 # The TPU's compiler, beside the environment and not in it: where jax finds it, every command looks for a TPU first.
-.venv/.tpu: .venv/.dev
+# `noisyjax tpu plan` looks there by itself.
+.venv/.tpu: .venv/bin/uv constraints.txt
 	$(UV) pip install --quiet --no-deps -c constraints.txt --target .venv/tpu libtpu
 	@touch $@
 
@@ -36,9 +37,12 @@ quickstart: .venv/.core
 	.venv/bin/noisyjax quickstart
 	@echo "noisyjax is in .venv/bin; '. .venv/bin/activate' puts it on the PATH"
 
-# Two workers, a file at a time each: what a module's tests share is made once.
+tpu: .venv/.core .venv/.tpu
+	@echo "the TPU's compiler is in .venv/tpu, where .venv/bin/noisyjax tpu plan finds it"
+
+# Two workers, a file at a time each, in the order of tests/conftest.py: what a module's tests share is made once.
 test: .venv/.parity .venv/.tpu
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: .venv/.dev .venv/.tpu
 	$(PY) -m pytest -m 'not slow and not parity'

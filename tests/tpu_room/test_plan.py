@@ -241,6 +241,21 @@ def test_a_process_that_was_killed_is_told(tiny: Path, monkeypatch: pytest.Monke
         plans.plan("train/grpo_paper", [f"model={tiny}"], "v5e-4")
 
 
+def test_the_compiler_is_found_beside_the_environment(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started_instead(monkeypatch, "import libtpu; os._exit(libtpu.CODE)")
+    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(plans, "COMPILER", tmp_path / "tpu")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with pytest.raises(UsageError, match=rf"`make tpu` .* pip install --no-deps --target {tmp_path}/tpu libtpu$"):
+        plans.plan("train/grpo_paper", [f"model={tiny}"], "v5e-4")
+    (tmp_path / "tpu" / "libtpu").mkdir(parents=True)
+    (tmp_path / "tpu" / "libtpu" / "__init__.py").write_text("CODE = 5\n")
+    with pytest.raises(RunError, match="ended with code 5 and no answer"):
+        plans.plan("train/grpo_paper", [f"model={tiny}"], "v5e-4")
+
+
 def test_an_interrupted_plan_leaves_no_compiler_at_work(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = started_instead(
         monkeypatch,

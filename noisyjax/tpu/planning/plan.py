@@ -33,6 +33,9 @@ ENVIRONMENT = {
 """With these libtpu compiles without looking for a TPU, quietly, in any number of processes. The type is not the one
 that is compiled for; it must only be one."""
 
+COMPILER = Path(sys.prefix) / "tpu"
+"""Where `make tpu` puts libtpu: inside the environment jax would find it, and every command would look for a TPU."""
+
 
 def plan(
     source: str,
@@ -54,8 +57,11 @@ def plan(
     """
     where = parse_accelerator(topology)
     read_subject(source, overrides)
-    if importlib.util.find_spec("libtpu") is None:
-        raise UsageError("plans need the TPU's compiler: pip install 'noisyjax[tpu]' (it needs no TPU)")
+    if importlib.util.find_spec("libtpu") is None and not (COMPILER / "libtpu").is_dir():
+        raise UsageError(
+            "plans need the TPU's compiler (and no TPU): `make tpu` in the checkout brings it, or "
+            f"pip install --no-deps --target {COMPILER} libtpu"
+        )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "answer.json"
         request = {
@@ -82,12 +88,13 @@ def _compiled(request: Mapping[str, Any]) -> int:
     It ends when its stdin does, so that none is left at work by a plan that is interrupted or killed. Ctrl-C reaches
     this process alone.
     """
+    paths = (os.environ.get("PYTHONPATH"), str(COMPILER))
     with subprocess.Popen(
         [sys.executable, "-m", "noisyjax.tpu.planning.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, **ENVIRONMENT},
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         process_group=0,
     ) as process:
         assert process.stdin is not None
