@@ -22,10 +22,14 @@ class CaptureConfig(Schema):
     """Number of top log-probabilities per token; the paper's entropy uses 10."""
     attention: Literal["none", "all"] | tuple[int, ...] = "none"
     """Layers whose attention mass per label is kept: none, all, or a list of indices."""
+    replay: Literal["none", "rest", "all"] | tuple[int, ...] = "none"
+    """Layers whose mass comes from a second pass over each finished completion, not from the decode loop: none, rest
+    (those that `attention` does not name), all, or a list of indices. They are kept beside those of `attention`, with
+    the same numbers either way; where the loop captures no layer, it is as fast as without capture."""
     heads: Literal["mean", "all"] = "mean"
     """Averaged over the heads, or one by one."""
     prompt: bool = False
-    """Also the mass of every prompt position, by a second pass over the prompt."""
+    """Also the mass of every prompt position in the same layers, by a second pass over the prompt."""
 
 
 class MeshConfig(Schema):

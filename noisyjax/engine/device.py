@@ -1,11 +1,12 @@
 """The device side of the local engine: arrays on the mesh and the programs that work on them.
 
 Every program is compiled once per shape, and the shapes are few: three prefill tiles for short prompts, one that takes
-a long prompt in pieces, their copies into a slot, and the decode loop. `compiled` lists what was compiled, when and how
-long it took.
+a long prompt in pieces, their copies into a slot, and the decode loop; where mass is replayed, a copy out of a slot and
+a piece with capture. `compiled` lists what was compiled, when and how long it took.
 """
 
 import functools
+import importlib
 import logging
 import os
 import time
@@ -23,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from noisyjax.engine import cache, programs
 from noisyjax.engine.cache import BLOCK, View
 from noisyjax.models.decoder import Decoder
-from noisyjax.models.sharding import compiler_options
+from noisyjax.models.sharding import compiler_options, platform
 from noisyjax.records import LABEL_ID
 
 log = logging.getLogger(__name__)
@@ -71,10 +72,17 @@ class Tile:
 
 
 class Device:
-    """Holds the parameters, the caches and the compiled programs. All methods take and give host arrays."""
+    """Holds the parameters, the caches and the compiled programs. All methods take and give host arrays.
 
-    def __init__(self, model: Decoder, shape: Shape, capture: programs.Capture):
+    capture: what the decode loop records; replayed: the layers and heads of `replay`.
+    """
+
+    def __init__(
+        self, model: Decoder, shape: Shape, capture: programs.Capture, replayed: programs.Capture | None = None
+    ):
         self.shape, self.capture, self.layout = shape, capture, model.layout
+        if platform(self.layout) == "tpu":  # imported later it changes what jax knows programs by: all compile anew
+            importlib.import_module("noisyjax.models.kernels.splash")
         self.graph, state = nnx.split(model)
         self.state: Any = state
         self.cfg, self.stacked = model.cfg, model.stacked
@@ -95,6 +103,9 @@ class Device:
         self._prefill = jax.jit(prefill, out_shardings=(one, None), **how)
         self._decode = jax.jit(decode, out_shardings=(rows, None), **how)
         self._copy_row = jax.jit(cache.copy_row, donate_argnums=(0,), out_shardings=rows)
+        replay = functools.partial(programs.prefill, self.graph, replayed)
+        self._replay = jax.jit(replay, out_shardings=(one, None), **how)
+        self._copy_out = jax.jit(cache.copy_row, donate_argnums=(0,), out_shardings=one)
 
     def _sharding(self, rows: int) -> Sharding:
         """How a store of so many rows lies on the devices: rows and key-value heads are cut, if they can."""
@@ -156,13 +167,8 @@ class Device:
         capacity = cache.n_blocks(capacity) * BLOCK
         scratch = self._allocate(1, capacity)
         prefixes, view = self._one_prefix(1, capacity, which, prefix_length)
-        label_rt, name = np.zeros((1, PIECE), np.uint8), f"prefill piece of {capacity}"
-        for begin in range(0, len(ids), PIECE):
-            piece = ids[begin : begin + PIECE]
-            ids_rt = np.zeros((1, PIECE), np.int32)
-            ids_rt[0, : len(piece)] = piece
-            view = view._replace(filled_b=np.full(1, begin, np.int32), row_blocks=np.int32(cache.n_blocks(begin)))
-            scratch, _ = self._run(name, self._prefill, self.state, scratch, prefixes, ids_rt, label_rt, view)
+        program = functools.partial(self._run, f"prefill piece of {capacity}", self._prefill, self.state)
+        scratch, _ = _in_pieces(program, scratch, prefixes, ids, np.zeros(len(ids), np.uint8), view)
         return Tile(scratch, 1)
 
     def _one_prefix(self, rows: int, capacity: int, which: int, length: int) -> tuple[tuple[Any, ...], View]:
@@ -201,6 +207,49 @@ class Device:
         )
         return jax.device_get(chunk)
 
+    def replay(
+        self, slot: int, ids: np.ndarray, labels: np.ndarray, first: int, which: int = -1, prefix_length: int = 0
+    ) -> np.ndarray:
+        """Attention mass per label of a row's queries from position `first` on, float32 [T - first, Q, A, Z].
+
+        ids int32 [T], labels uint8 [T]: the row's text from its shared prefix (`which`, -1: none) on. What comes before
+        `first` is read where it lies, in the prefix and the slot, and only the rest is computed again; the slot stays
+        as it is. Row i is the query at position first + i, as in `replay` of a whole text.
+        """
+        capacity = (cache.n_blocks(self.shape.row) + 1) * BLOCK  # the last piece may begin at the row's last token
+        scratch, where = self._allocate(1, capacity), (np.int32(slot), np.int32(0))
+        scratch = self._run("copy out of a slot", self._copy_out, scratch, self.rows, *where)
+        prefixes, view = self._one_prefix(1, capacity, which, prefix_length)
+        view.prefix_label_xs[:, :prefix_length] = labels[:prefix_length]
+        view.row_label_bs[0, : len(labels) - prefix_length] = labels[prefix_length:]
+        view.filled_b[0] = first - prefix_length
+        program = functools.partial(self._run, f"replay piece of {capacity}", self._replay, self.state)
+        return _in_pieces(program, scratch, prefixes, ids[first:], labels[first:], view)[1]
+
+
+def _in_pieces(
+    program: Callable,
+    scratch: Any,
+    prefixes: tuple[Any, ...],
+    ids: np.ndarray,
+    labels: np.ndarray,
+    view: View,
+) -> tuple[Any, Any]:
+    """Run tokens through `programs.prefill`, PIECE at a time, behind the view.filled_b that the scratch holds already.
+
+    Gives the scratch with them, and their mass [T, Q, A, Z] where the program captures it.
+    """
+    held, masses = int(view.filled_b[0]), []
+    for begin in range(0, len(ids), PIECE):
+        ids_rt, label_rt = np.zeros((1, PIECE), np.int32), np.full((1, PIECE), LABEL_ID["template"], np.uint8)
+        n, filled = len(ids[begin : begin + PIECE]), held + begin
+        ids_rt[0, :n], label_rt[0, :n] = ids[begin : begin + n], labels[begin : begin + n]
+        view = view._replace(filled_b=np.full(1, filled, np.int32), row_blocks=np.int32(cache.n_blocks(filled)))
+        scratch, mass = program(scratch, prefixes, ids_rt, label_rt, view)
+        if mass is not None:
+            masses.append(np.asarray(mass)[0, :n])
+    return scratch, np.concatenate(masses) if masses else None
+
 
 def replay(
     model: Decoder,
@@ -223,19 +272,9 @@ def replay(
     where = NamedSharding(where.mesh, PartitionSpec()) if isinstance(where, NamedSharding) else where
     scratch = cache.allocate(model.cfg, 1, capacity, dtype, model.stacked, where)
     program = _replay_program(graph, capture, where, kernel)
-    label_bs = np.zeros((1, capacity), np.uint8)
-    label_bs[0, : len(labels)] = labels
-    out = []
-    for begin in range(0, len(ids), PIECE):
-        ids_rt, label_rt = np.zeros((1, PIECE), np.int32), np.full((1, PIECE), LABEL_ID["template"], np.uint8)
-        n = len(ids[begin : begin + PIECE])
-        ids_rt[0, :n], label_rt[0, :n] = ids[begin : begin + n], labels[begin : begin + n]
-        view = cache.idle_view(1, capacity, 0, 0)._replace(
-            filled_b=np.full(1, begin, np.int32), row_blocks=np.int32(cache.n_blocks(begin)), row_label_bs=label_bs
-        )
-        scratch, mass = program(state, scratch, (), ids_rt, label_rt, view)
-        out.append(np.asarray(mass)[0, :n])
-    return np.concatenate(out)
+    view = cache.idle_view(1, capacity, 0, 0)
+    view.row_label_bs[0, : len(labels)] = labels
+    return _in_pieces(functools.partial(program, state), scratch, (), ids, labels, view)[1]
 
 
 @functools.lru_cache(maxsize=8)

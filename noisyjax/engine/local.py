@@ -58,6 +58,7 @@ class LocalEngine:
         self.window = self.model.cfg.max_positions
         self.stats = Stats()
         self.capture = _capture(config.capture, self.model.cfg.n_layers)
+        self.replayed = self.capture._replace(layers=_replayed(config.capture, self.model.cfg.n_layers))
         self.valid_v = np.asarray(self.tokenizer.decodable_vocab(self.model.cfg.vocab_size))
         stops = sorted(self.tokenizer.stop_ids)
         self.stop_ids = np.full(max(16, len(stops)), -1, np.int32)
@@ -153,7 +154,7 @@ class LocalEngine:
         held = self._device
         if held is None or any(getattr(held.shape, x) < getattr(shape, x) for x in ("row", "prefixes", "prefix")):
             self._device = None  # free the old caches before the new ones are made
-            self._device = Device(self.model, shape, self.capture)
+            self._device = Device(self.model, shape, self.capture, self.replayed)
             self.stats.compiled = self._device.compiled
         assert self._device is not None
         return self._device
@@ -182,16 +183,29 @@ def _refused(request: Request) -> Iterator[Completion]:
 
 
 def _capture(config: CaptureConfig, n_layers: int) -> programs.Capture:
-    layers: tuple[int, ...] = ()
-    if config.attention == "all":
-        layers = tuple(range(n_layers))
-    elif config.attention != "none":
-        layers = tuple(sorted(set(config.attention)))
-        if layers and not 0 <= layers[0] <= layers[-1] < n_layers:
-            raise UsageError(f"capture.attention names layers {list(layers)}; the model has 0 to {n_layers - 1}")
-    if config.prompt and not layers:
-        raise UsageError("capture.prompt needs capture.attention: which layers to record")
-    return programs.Capture(config.logprobs, config.entropy, config.top, layers, config.heads == "all")
+    """What the decode loop records: without the layers that are replayed."""
+    named, replayed = _layers("attention", config.attention, n_layers), _replayed(config, n_layers)
+    if config.prompt and not named and not replayed:
+        raise UsageError("capture.prompt needs capture.attention or capture.replay: which layers to record")
+    inline = tuple(layer for layer in named if layer not in replayed)
+    return programs.Capture(config.logprobs, config.entropy, config.top, inline, config.heads == "all")
+
+
+def _replayed(config: CaptureConfig, n_layers: int) -> tuple[int, ...]:
+    """The layers of the second pass over a completion, in order."""
+    if config.replay == "rest":
+        named = _layers("attention", config.attention, n_layers)
+        return tuple(layer for layer in range(n_layers) if layer not in named)
+    return _layers("replay", config.replay, n_layers)
+
+
+def _layers(key: str, asked: str | tuple[int, ...], n_layers: int) -> tuple[int, ...]:
+    if isinstance(asked, str):
+        return tuple(range(n_layers)) if asked == "all" else ()
+    layers = tuple(sorted(set(asked)))
+    if layers and not 0 <= layers[0] <= layers[-1] < n_layers:
+        raise UsageError(f"capture.{key} names layers {list(layers)}; the model has 0 to {n_layers - 1}")
+    return layers
 
 
 def _even_slots(slots: int, layout: Layout | None, least: int) -> int:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Stats:
-    """What the engine did, for progress lines, benchmarks and tests. Seconds are wall clock, compilation included."""
+    """What the engine did, for progress lines, benchmarks and tests. Seconds are wall clock, compilation included;
+    replay_s are those of second passes for attention mass."""
 
     prompt_tokens: int = 0
     prefilled_tokens: int = 0
@@ -32,6 +33,7 @@ class Stats:
     decode_steps: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    replay_s: float = 0.0
     compiled: list[tuple[str, float]] = field(default_factory=list)
 
     @property
@@ -93,9 +95,12 @@ class Schedule:
             begin = time.perf_counter()
             self._fill()
             middle = time.perf_counter()
-            done = self._decode()
+            ended = self._decode()
+            end = time.perf_counter()
+            done = [self._completion(*how) for how in ended]  # before anything else is put into their slots
             self.stats.prefill_s += middle - begin
-            self.stats.decode_s += time.perf_counter() - middle
+            self.stats.decode_s += end - middle
+            self.stats.replay_s += time.perf_counter() - end
             yield from done
 
     # -- filling -------------------------------------------------------------------------------------------------
@@ -194,7 +199,8 @@ class Schedule:
 
     # -- decoding ------------------------------------------------------------------------------------------------
 
-    def _decode(self) -> list[Completion]:
+    def _decode(self) -> list[tuple[int, _Row, int, Finish]]:
+        """Run a chunk; the rows that ended with it, as `_completion` takes them."""
         active = [(slot, row) for slot, row in enumerate(self.rows) if row is not None]
         if not active:
             return []
@@ -202,7 +208,7 @@ class Schedule:
         early = bool(self.waiting or self.ready)
         chunk = self.device.decode(slots, view, self.engine.valid_v, self.engine.stop_ids, early)
         self.stats.decode_steps += int(chunk.steps)
-        return [done for slot, row in active if (done := self._advance(slot, row, chunk))]
+        return [(slot, row, *end) for slot, row in active if (end := self._advance(slot, row, chunk))]
 
     def _inputs(self, active: Sequence[tuple[int, _Row]]) -> tuple[programs.Slots, cache.View]:
         b = len(self.rows)
@@ -238,8 +244,8 @@ class Schedule:
             lengths[which] = group.length
         return view._replace(prefix_length_x=lengths, row_blocks=np.int32(cache.n_blocks(view.filled_b.max())))
 
-    def _advance(self, slot: int, row: _Row, chunk: programs.Chunk) -> Completion | None:
-        """Take a row's new tokens in; the completion when the row is done."""
+    def _advance(self, slot: int, row: _Row, chunk: programs.Chunk) -> tuple[int, Finish] | None:
+        """Take a row's new tokens in; when the row is done, how many of its tokens count, and why it ended."""
         n = int(chunk.count_b[slot])
         names = [name for name in chunk._fields[3:] if getattr(chunk, name) is not None]
         row.pieces.append({name: getattr(chunk, name)[slot, :n] for name in names})
@@ -261,17 +267,18 @@ class Schedule:
         self.rows[slot] = None
         self.draw.set(slot, _IDLE)
         finish = Finish.STOP if stopped or keep is not None else Finish.LENGTH
-        return self._completion(row, row.made if keep is None else keep, finish)
+        return row.made if keep is None else keep, finish
 
-    def _completion(self, row: _Row, keep: int, finish: Finish) -> Completion:
-        request, config = row.ready.request, self.engine.config.capture
+    def _completion(self, slot: int, row: _Row, keep: int, finish: Finish) -> Completion:
+        request = row.ready.request
         made: dict[str, np.ndarray] = {
             name: np.concatenate([piece[name] for piece in row.pieces])[:keep] for name in row.pieces[0]
         }
-        mass = made.get("mass_bcqaz")
-        if config.prompt and row.ready.prompt_mass is None:
-            ids, capture = request.prompt.ids, self.engine.capture
-            row.ready.prompt_mass = replay(self.engine.model, ids, _labels(request), capture)[..., : len(LABELS)]
+        if self.engine.config.capture.prompt and row.ready.prompt_mass is None:
+            capture = self.engine.capture
+            capture = capture._replace(layers=tuple(sorted(capture.layers + self.engine.replayed.layers)))
+            mass = replay(self.engine.model, request.prompt.ids, _labels(request), capture)
+            row.ready.prompt_mass = mass[..., : len(LABELS)]
         return Completion(
             request_id=request.id,
             sample=row.sample,
@@ -282,11 +289,26 @@ class Schedule:
             entropy=made.get("entropy_bc"),
             top_ids=made.get("top_id_bcj"),
             top_logprobs=made.get("top_logprob_bcj"),
-            mass=None if mass is None else mass[..., : len(LABELS)],
+            mass=self._mass(slot, row, made),
             prompt_mass=row.ready.prompt_mass,
             prompt_tokens=len(request.prompt.ids),
             completion_tokens=keep,
         )
+
+    def _mass(self, slot: int, row: _Row, made: dict[str, np.ndarray]) -> np.ndarray | None:
+        """Attention mass of a row's tokens [R, L, A, N]: captured in the loop, or replayed now, in layer order."""
+        ready, replayed = row.ready, self.engine.replayed.layers
+        parts = [made["mass_bcqaz"]] if "mass_bcqaz" in made else []
+        if replayed:
+            prompt, token_c = ready.request.prompt.ids, made["token_bc"]
+            ids = np.concatenate([prompt, token_c])[:-1]  # the last token is never a query
+            labels = np.full(len(ids), LABEL_ID["generated"], np.uint8)
+            labels[: len(prompt)] = _labels(ready.request)
+            parts.append(self.device.replay(slot, ids, labels, len(prompt) - 1, ready.prefix, ready.base))
+        if not parts:
+            return None
+        order = np.argsort(self.engine.capture.layers + replayed)
+        return np.concatenate(parts, 1)[:, order, :, : len(LABELS)]
 
 
 _IDLE = sample.Sampling()

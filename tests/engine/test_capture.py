@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from noisyjax.engine import programs
+from noisyjax.engine import device, programs
 from noisyjax.engine.device import replay
 from noisyjax.models import MoeConfig
 from noisyjax.records import LABEL_ID, LABELS, Completion, Request
@@ -27,13 +27,13 @@ GPT_OSS = {
 GENERATED = LABEL_ID["generated"]
 
 
-def replayed(engine, request: Request, done: Completion, labels: np.ndarray | None = None) -> np.ndarray:
+def replayed(engine, request: Request, done: Completion, labels=None, capture=None) -> np.ndarray:
     """Mass of the positions that made the completion, [R, Q, A, Z], by the second pass."""
     assert done.ids is not None
     labels = request.prompt.labels if labels is None else labels
     ids = np.concatenate([request.prompt.ids, done.ids])
     labels = np.concatenate([labels, np.full(len(done.ids), GENERATED, np.uint8)])
-    mass = replay(engine.model, ids, labels, engine.capture)
+    mass = replay(engine.model, ids, labels, capture or engine.capture)
     return mass[len(request.prompt.ids) - 1 : -1, ..., : len(LABELS)]
 
 
@@ -88,15 +88,38 @@ def test_chosen_layers(make_engine, requests, done, engine, answers):
     np.testing.assert_allclose(second.mass, done["short", 0].mass[:, 1:], atol=1e-5)
 
 
+@pytest.mark.parametrize("engine", ["all"], indirect=True)
+def test_what_is_replayed_is_what_the_loop_captures(make_engine, engine, requests, done, answers, monkeypatch):
+    """The later layer in the loop and the earlier one afterwards: the same completions, the same mass, in layer order.
+    Pieces of 8: a completion takes several, each of which sees those before it."""
+    monkeypatch.setattr(device, "PIECE", 8)
+    capture = {"attention": (1,), "replay": "rest", "heads": engine.config.capture.heads}
+    split = make_engine(min_prefix=64, guesses=engine.config.guesses, capture=capture)
+    cut = dataclasses.replace(requests[1].sampling, stop=(done["short", 0].text[10:12],))
+    stopped = dataclasses.replace(requests[1], id="stopped", sampling=cut)
+    some = [r for r in requests if r.id != "long"]
+    for (name, _), got in answers(split, [*some, stopped]).items():
+        expected, n = done["short" if name == "stopped" else name, 0], len(got.ids)
+        assert n < len(expected.ids) if name == "stopped" else n == len(expected.ids)
+        np.testing.assert_array_equal(got.ids, expected.ids[:n])
+        np.testing.assert_allclose(got.logprobs, expected.logprobs[:n], atol=1e-4)
+        np.testing.assert_allclose(got.mass, expected.mass[:n], atol=1e-6)
+    assert split.stats.replay_s > 0
+
+
 @pytest.mark.parametrize("mesh", [{}, pytest.param({"data": 2, "tensor": 2}, marks=pytest.mark.slow)])
 def test_capture_of_the_prompt(make_engine, requests, answers, mesh):
-    """`prompt=True` gives every position; its last row is the query that made the first token."""
-    engine = make_engine(min_prefix=64, capture={"attention": (0,), "prompt": True}, mesh=mesh)
+    """`prompt=True` gives every position, in captured and replayed layers; its last row is the query that made the
+    first token. What is behind it is that of a pass over the whole text."""
+    capture = {"attention": (1,), "replay": (0,), "prompt": True}
+    engine = make_engine(min_prefix=64, capture=capture, mesh=mesh)
+    both = programs.Capture(layers=(0, 1))
     few = [requests[1], dataclasses.replace(requests[2], n=3), requests[3]]
     for (name, _), got in answers(engine, few).items():
         request = next(r for r in requests if r.id == name)
-        assert got.prompt_mass.shape == (len(request.prompt.ids), 1, 1, len(LABELS))
+        assert got.prompt_mass.shape == (len(request.prompt.ids), 2, 1, len(LABELS))
         np.testing.assert_allclose(got.prompt_mass[-1], got.mass[0], atol=1e-4)
+        np.testing.assert_allclose(got.mass, replayed(engine, request, got, capture=both), atol=1e-6)
         np.testing.assert_allclose(got.prompt_mass.sum(-1), 1.0, atol=1e-5)
         first = np.zeros(len(LABELS))
         first[request.prompt.labels[0]] = 1.0  # the first token sees itself alone

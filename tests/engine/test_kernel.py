@@ -40,6 +40,30 @@ def test_replay_by_kernel_is_replay(make_model):
     np.testing.assert_allclose(got, expected, atol=1e-4)
 
 
+def test_completions_replayed_by_kernel(make_model, make_engine, make_request, answers, monkeypatch):
+    """Behind a shared prefix that the window leaves, behind a long prompt in the slot, behind next to nothing: what the
+    kernel reads there and what a piece sees of itself are together what the loop captures, here of the same layers."""
+
+    def prefill(graph, capture, *args, run=programs.prefill):
+        return run(graph, capture, *args, kernel=capture is not None)
+
+    monkeypatch.setattr(programs, "prefill", prefill)
+    model = make_model(stacked=True, **SINKS)
+    engine = make_engine(model, min_prefix=64, capture={"attention": "all", "heads": "all"})
+    engine.replayed = engine.capture
+    block = list(np.random.default_rng(1).integers(34, 256, 130))
+    requests = [
+        make_request("short", 2, max_tokens=9),
+        make_request("long", 600, n=2, temperature=1.0),
+        make_request("one", [*block, 40, 41], max_tokens=6),
+        make_request("other", [*block, *[50] * 62], max_tokens=20),
+    ]
+    for done in answers(engine, requests).values():
+        assert done.mass.shape == (len(done.ids), 4, 8, len(LABELS))  # each layer twice
+        np.testing.assert_allclose(done.mass[:, 1::2], done.mass[:, ::2], atol=1e-5)
+    assert [name[:6] for name, _ in engine.stats.compiled].count("replay") == 1  # with a prefix and without
+
+
 def test_a_piece_behind_a_shared_prefix_and_its_own_beginning(make_model):
     model = make_model(stacked=True, windows=(150, None), qk_norm=True)
     graph, state = nnx.split(model)

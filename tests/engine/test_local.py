@@ -288,6 +288,7 @@ def test_stats_count_what_was_done(make_engine, make_request, answers):
     ("fields", "words"),
     [
         ({"capture": {"attention": (0, 2)}}, "the model has 0 to 1"),
+        ({"capture": {"replay": (-1,)}}, r"capture.replay names layers \[-1\]; the model has 0 to 1"),
         ({"capture": {"prompt": True}}, "capture.attention"),
         ({"mesh": {"data": 64}}, "64 devices"),
     ],
