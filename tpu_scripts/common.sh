@@ -21,8 +21,9 @@ manual() {
   sed -n '2,${/^#/!q; /^# shellcheck/q; s/^# \{0,1\}//; p}' "$0"
 }
 
-# What stands for something else in a manual and was never replaced: a whole word, or a whole part of a path.
-PLACEHOLDER='(^|=|/)(PROJECT|ZONE|BUCKET|FOLDER|DIR|NAME|TYPE|URL|MODEL|CHANGEME|(MY|YOUR)[-_][A-Z_-]+|your-[a-z-]+|my-bucket|my-project)(/|$)'
+# What stands for something else in a manual and was never replaced: a whole word, or a whole part of a path, which in a
+# script for `bash -c` may end with a blank.
+PLACEHOLDER='(^|=|/)(PROJECT|ZONE|BUCKET|FOLDER|DIR|NAME|TYPE|URL|MODEL|CHANGEME|(MY|YOUR)[-_][A-Z_-]+|your-[a-z-]+|my-bucket|my-project)([/[:space:]]|$)'
 refuse_placeholder() {
   [[ ! $2 =~ $PLACEHOLDER && $2 != *[\<\>\$]* ]] || die "$1 is still the placeholder '$2'"
 }

@@ -32,7 +32,7 @@ check "the worker" "$WORKER" 'all|[0-9]+' "0 or all (--worker)"
 for word in "${REST[@]}"; do
   # `$`, `*` and the like may stand in a command; a capital word of a manual, as in out=gs://BUCKET/x, may not.
   ! [[ $word =~ $PLACEHOLDER || $word =~ ^\<.*\>$ ]] ||
-    die "the command holds a placeholder: '$word'"
+    die "the command holds a placeholder: '${word//$'\n'/ }'"
 done
 
 command=$(printf '%q ' "${REST[@]}")

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from noisyjax.evaluate import SweepConfig
-from noisyjax.tpu import GENERATIONS
+from noisyjax.config import load
+from noisyjax.evaluate import SweepConfig, load_runs
+from noisyjax.tpu import GENERATIONS, parse_accelerator
+from noisyjax.train import GrpoConfig
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = (REPO / "docs" / "tpu.md").read_text(encoding="utf-8")
-LINES = re.findall(r"^(tpu_scripts/\S+\.sh .*?)(?: {3,}#.*)?$", PAGE, re.MULTILINE)
+LINES = re.findall(r"^(tpu_scripts/\S+\.sh [^'\n]*?(?:'[^']*')?)(?: {3,}#.*)?$", PAGE, re.MULTILINE)
+"""Commands; a quoted script may be several lines long."""
 ENV = {"TPU_PROJECT": "acme-lab", "TPU_ZONE": "us-east5-b", "PATH": "/usr/bin:/bin"}
 
 
@@ -34,6 +37,24 @@ def test_scripts_take_these_words(line, tmp_path):
     done = subprocess.run(script, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_what_workers_are_told_to_run_is_a_command():
+    scripts = [line.split("bash -c '")[1].rstrip("'") for line in LINES if "bash -c" in line]
+    found = [re.search(r"noisyjax ([^&]*)", script) for script in scripts]
+    told = [shlex.split(match[1].replace("\\\n", "")) for match in found if match]
+    assert [words[0] for words in told] == ["eval", "train", "export"]
+    (_, sweep, *changes), (_, verb, train, *words), (_, run, out) = told
+    assert len(load_runs(sweep, changes)) == 1
+    assert verb == "grpo"
+    made = load(GrpoConfig, train, words)
+    assert made.out == run
+    assert f"rsync --recursive {out} " in scripts[2]
+    # The plan is of this run, and its words are the run's.
+    plan = re.findall(r"^noisyjax tpu plan (.*--search)$", PAGE.split("## From a plan")[1], re.MULTILINE)[0]
+    asked = [word for word in shlex.split(plan) if "=" in word and not word.startswith("model=")]
+    assert set(asked) <= set(words)
+    assert made.mesh.devices == parse_accelerator(shlex.split(plan)[-2]).devices
 
 
 def test_files_that_are_named_exist():
