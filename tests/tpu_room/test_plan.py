@@ -96,6 +96,7 @@ def test_every_program_of_a_run_with_a_judge(tiny: Path, tmp_path: Path, capsys:
     assert {"parameters", "cache", "trainer"} <= named["decode"]["memory"].keys()
     assert {c["kind"] for c in named["update"]["collectives"]} >= {"all-gather", "all-reduce"}
     assert any(2 in c["trips"] for c in named["update"]["collectives"])
+    assert all((one["flops"] > 0) == (name != "optimizer") for name, one in named.items())
     bought = found["tokens_per_dollar"]
     assert bought["spot"] == pytest.approx(2 * bought["on_demand"])
     assert bought["spot"] == pytest.approx(found["tokens_per_second"] * 3600 / 4)

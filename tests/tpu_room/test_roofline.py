@@ -121,6 +121,19 @@ def test_counted_operations_of_a_scanned_update_turn_as_often_as_its_layers() ->
     assert counted == layers + head + rows
 
 
+def test_counted_operations_of_a_decoder_turn_as_often_as_it_steps() -> None:
+    """Only its own loop does: those within, over blocks or tiles, turn as the data says."""
+
+    def steps(x_bd: jax.Array, w_dd: jax.Array) -> jax.Array:
+        within = lambda x: jax.lax.while_loop(lambda y: y.sum() < 1, lambda y: y @ w_dd, x)  # noqa: E731
+        return jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: within(x @ w_dd) @ w_dd, x_bd @ w_dd)
+
+    jaxpr = jax.jit(steps).trace(jnp.zeros((4, 8)), jnp.zeros((8, 8))).jaxpr
+    product = 2 * 4 * 8 * 8
+    assert work.counted(jaxpr) == product
+    assert work.counted(jaxpr, 32) == (1 + 32 * 2) * product
+
+
 def test_sharing_prompts_saves_what_the_paper_step_repeats() -> None:
     cfg = architecture("Qwen3-4B")
     for prompt, response, most in ((4096, 8192, 0.85), (12288, 1024, 0.45)):

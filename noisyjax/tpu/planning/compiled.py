@@ -48,7 +48,7 @@ def compile_program(program: Program, generation: Generation) -> Compiled:
         held[kind] = held.get(kind, 0.0) + size
     held = {kind: size for kind, size in held.items() if size}
     traced = program.call.trace(*program.args)  # type: ignore[attr-defined]
-    flops = counted(traced.jaxpr)
+    flops = counted(traced.jaxpr, program.turns or 0)
     try:
         made = traced.lower().compile()
     except jax.errors.JaxRuntimeError as error:
@@ -66,7 +66,7 @@ def compile_program(program: Program, generation: Generation) -> Compiled:
     peak = sum(held.values())
     over = peak - room
     problem = f"{peak / GIB:.1f} GiB of {room / GIB:.2f}: {over / GIB:.1f} GiB too much" if over > 0 else None
-    sent = tuple(collectives(made.as_text(), program.turns))
+    sent = tuple(collectives(made.as_text(), program.turns or 1))
     return Compiled(program.name, held, peak, over <= 0, problem, sent, program.times, flops)
 
 

@@ -39,7 +39,8 @@ class Program:
     """A jitted function and its arguments' shapes, and what else lies on the devices while it runs.
 
     kinds: name -> the argument trees of that kind, for the account of memory. beside: bytes per device by kind, of what
-    the program does not touch. times: runs per step. turns: of a loop with an open end.
+    the program does not touch. times: runs per step. turns: of its loop with an open end, if
+    it has one.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Program:
     kinds: Mapping[str, Any] = field(default_factory=dict)
     beside: Mapping[str, int] = field(default_factory=dict)
     times: int = 1
-    turns: int = 1
+    turns: int | None = None
 
 
 def device_bytes(tree: Any) -> int:

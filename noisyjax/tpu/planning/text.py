@@ -96,4 +96,5 @@ def _advice(program: str) -> str:
 
 
 def _size(size: float) -> str:
-    return f"{size / GIB:.2f} GiB" if size >= GIB / 100 else f"{size / 2**20:.2f} MiB"
+    unit, name = (GIB, "GiB") if size >= GIB / 100 else (2**20, "MiB") if size >= 2**20 / 100 else (1, "bytes")
+    return f"{size / unit:.2f} {name}" if unit > 1 else f"{size:.0f} {name}"

@@ -98,24 +98,27 @@ def model_flops(cfg: ModelConfig, lengths: Lengths, train: bool = True) -> int:
     return (3 if train else 1) * (forward + pair_flops(cfg, lengths.pairs))
 
 
-def counted(jaxpr: Any) -> float:
+def counted(jaxpr: Any, turns: int = 0) -> float:
     """Operations of the dense products of a traced program, all devices together, each loop as often as it turns.
 
-    Loops whose end is found while they run (attention over the blocks that are visible, experts over the tiles that
-    they have) and kernels count nothing: what they do hangs on the data, and is counted from the lengths instead.
+    turns: of an outermost loop whose end is found while it runs, a decoder's steps. All other such loops (attention
+    over the blocks that are visible, experts over the tiles that they have) and kernels count nothing: what they do
+    hangs on the data, and is counted from the lengths instead.
     """
-    return sum(_flops(eqn) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+    return sum(_flops(eqn, turns) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
 
 
-def _flops(eqn: Any) -> float:
+def _flops(eqn: Any, turns: int) -> float:
     name, params = eqn.primitive.name, eqn.params
     if name == "dot_general":
         (contracted, _), _ = params["dimension_numbers"]
         return 2.0 * prod(eqn.outvars[0].aval.shape) * prod(eqn.invars[0].aval.shape[i] for i in contracted)
-    if name in ("while", "pallas_call"):
+    if name == "pallas_call":
         return 0.0
+    if name == "while":
+        return turns * counted(params["body_jaxpr"]) if turns else 0.0
     if name == "cond":
-        return max(counted(branch) for branch in params["branches"])
+        return max(counted(branch, turns) for branch in params["branches"])
     inner = [value for value in params.values() if hasattr(getattr(value, "jaxpr", value), "eqns")]
     times = params["length"] if name == "scan" else params["mesh"].size if name == "shard_map" else 1
-    return times * sum(map(counted, inner))
+    return times * sum(counted(one, turns) for one in inner)
