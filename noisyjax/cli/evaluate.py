@@ -11,7 +11,8 @@ def evaluate(
     config: str = typer.Argument(help="A YAML file, or the name of a config that comes with the package."),
     overrides: list[str] = OVERRIDES,
     table: bool = typer.Option(True, "--table/--no-table", help="Print the table when all cells are done."),
-    share: str = typer.Option(None, help="`i/n`: of a sweep over several runs do only every n-th, from the i-th."),
+    shard: str = typer.Option(None, help="`i/n`: do only the i-th of n parts, on machines that do not know of others."),
+    split: str = typer.Option("questions", help="Parts are shares of every run's `questions`, or whole `runs`."),
     only_list: bool = typer.Option(False, "--list", help="Print the name and folder of every run, and run none."),
 ) -> None:
     """Run the cells of a sweep: every dataset in every setting. A run that was stopped goes on where it was.
@@ -22,7 +23,7 @@ def evaluate(
     from noisyjax import evaluate as room
     from noisyjax import hosts
 
-    runs = room.load_runs(config, overrides or (), share)
+    runs = room.load_runs(config, overrides or (), shard, split)
     if only_list:
         for run in runs:
             typer.echo(f"{run.name}\t{run.out}")

@@ -6,7 +6,7 @@ import typer
 
 
 def report(
-    runs: list[str] = typer.Argument(help="Folders of evaluation or training runs; several are shown side by side."),
+    runs: list[str] = typer.Argument(help="Evaluation or training runs, or folders of such; several are side by side."),
     html: Path = typer.Option(None, help="Write one self-contained HTML page here."),
     json: Path = typer.Option(None, help="Write the numbers as JSON here."),
     markdown: bool = typer.Option(False, "--markdown", help="Print Markdown instead of a terminal table."),

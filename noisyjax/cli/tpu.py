@@ -21,13 +21,14 @@ def jobs(
     spot: bool = typer.Option(False, "--spot/--on-demand", help="Cheaper machines that may be taken away."),
     image: str = typer.Option("", help="Container image with noisyjax, for a JobSet."),
     mount: list[str] = typer.Option([], help="NAME=gs://BUCKET/FOLDER, read through the folder NAME; repeatable."),
+    env: list[str] = typer.Option([], help="NAME of a variable to hand over, such as an endpoint's key; repeatable."),
     out: Path = typer.Option(None, dir_okay=False, help="Write the file here instead of printing it."),
 ) -> None:
     """Write the job file that runs a sweep on many TPUs. It starts nothing; the file's head says how to."""
     from noisyjax.tpu.jobs import JobSpec, job_file, read_mounts, write_job_file
 
     words = tuple(overrides or ())
-    spec = JobSpec(config, words, accelerator, shards, split, spot, bucket, image, read_mounts(mount))
+    spec = JobSpec(config, words, accelerator, shards, split, spot, bucket, image, read_mounts(mount), tuple(env))
     text = job_file(engine, spec)
     if out is None:
         typer.echo(text, nl=False)

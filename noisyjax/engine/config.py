@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -38,8 +38,9 @@ class MeshConfig(Schema):
 
     replicas: int = Field(default=1, ge=1, json_schema_extra=_FREE)
     """Copies of all that follows, over the network between TPU slices: a multiple of the number of slices."""
-    data: int = Field(default=1, ge=1, json_schema_extra=_FREE)
-    """Cuts the batch and nothing else."""
+    data: int | None = Field(default=None, ge=1, json_schema_extra=_FREE)
+    """Cuts the batch and nothing else. null: as many as the other axes leave over of this host's devices; 1 on a CPU,
+    whose devices are parts of one processor."""
     fsdp: int = Field(default=1, ge=1, json_schema_extra=_FREE)
     """Cuts the parameters' model dimension too, in training. Where tokens are sampled it is as `data`: weights cut so
     would be gathered at every token."""
@@ -53,7 +54,7 @@ class MeshConfig(Schema):
         """Name of each mesh axis -> devices along it, as `models.sharding.MESH_AXES` orders them."""
         return {
             "replica": self.replicas,
-            "data": self.data,
+            "data": self.data or 1,
             "fsdp": self.fsdp,
             "expert": self.expert,
             "tensor": self.tensor,
@@ -61,8 +62,12 @@ class MeshConfig(Schema):
 
     @property
     def devices(self) -> int:
-        """How many it takes."""
+        """How many it takes, at the least where `data` is left open."""
         return math.prod(self.axes.values())
+
+    def filling(self, devices: int) -> Self:
+        """The mesh on so many devices: with `data` as large as they allow, where it is left open."""
+        return self if self.data else self.model_copy(update={"data": max(1, devices // self.devices)})
 
 
 class LocalConfig(Schema):

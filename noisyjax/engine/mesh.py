@@ -26,13 +26,17 @@ def open_layout(
 ) -> Layout | None:
     """How the model of `cfg` lies on `devices` by `config`; None for the default device alone.
 
-    devices: those to choose from, the first ones are taken; None for all of this host.
+    devices: those to choose from, the first ones are taken; None for all of this host. An open `data` takes what is
+    left of them, but for a CPU's.
     Raises UsageError where the devices do not suffice, and ShardingError with every dimension that cannot be cut.
     """
+    free = jax.local_devices() if devices is None else devices
+    if free[0].platform != "cpu":
+        config = config.filling(len(free))
     partition_specs(cfg, config.axes, rules)
     if cfg.moe is None and config.expert > 1:
         raise UsageError(f"mesh.expert={config.expert}: this {cfg.family} model has no experts; use data or fsdp")
-    grid = device_grid(config, jax.local_devices() if devices is None else devices)
+    grid = device_grid(config, free)
     if grid.size == 1 and devices is None:
         return None
     return Layout(Mesh(grid, MESH_AXES), rules, sequence)

@@ -14,6 +14,7 @@ _HOME = {
     "OpenEngine": "noisyjax.engine.opened",
     "Outcome": "noisyjax.evaluate.run",
     "RunResults": "noisyjax.evaluate.results",
+    "SPLITS": "noisyjax.evaluate.sweep",
     "Sample": "noisyjax.evaluate.results",
     "SamplingConfig": "noisyjax.evaluate.schema",
     "Stopped": "noisyjax.interrupts",

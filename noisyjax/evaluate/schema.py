@@ -1,13 +1,15 @@
 """What a sweep is: a model, a benchmark, how to draw, and what to keep."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from noisyjax.bench.schema import BenchConfig
-from noisyjax.config import Schema
+from noisyjax.config import ModelPreset, Schema, load
+from noisyjax.config.tree import merge
 from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.remote import RemoteConfig
 from noisyjax.hosts import HostsConfig
@@ -59,6 +61,9 @@ class EvalConfig(Schema):
     out: str = Field(default="runs/eval", json_schema_extra=_FREE)
     """Folder of the run: local, or gs://bucket/path. A run that is there already is gone on with."""
     engine: EngineConfig
+    preset: str | None = Field(default=None, json_schema_extra=_FREE)
+    """A known model, such as Qwen3-4B: `sampling` is what its makers recommend, and a local model's `template_kwargs`
+    what they set, wherever these keys say nothing themselves."""
     bench: BenchConfig = Field(default_factory=BenchConfig)
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     n: int | None = Field(default=None, ge=1)
@@ -80,6 +85,18 @@ class EvalConfig(Schema):
     hosts: HostsConfig = Field(default_factory=HostsConfig, json_schema_extra=_FREE)
     """Several hosts that know of each other: each has a copy of the model on its own devices, and its share of the
     questions."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, data: Any) -> Any:
+        """Before all else, so that what a run was asked to do, its identity, holds the numbers and not a name."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("preset"), str):
+            return data
+        preset = load(ModelPreset, data["preset"])
+        local = isinstance(engine := data.get("engine"), Mapping) and engine.get("kind") == "local"
+        known = {"sampling": preset.sampling.model_dump()}
+        known |= {"template_kwargs": dict(preset.template_kwargs)} if local else {}
+        return merge(known, data)
 
     @field_validator("shard")
     @classmethod

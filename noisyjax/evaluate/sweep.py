@@ -17,6 +17,9 @@ from noisyjax.config.tree import Origins, expand, merge, parse_overrides, read_t
 from noisyjax.errors import RunError, UsageError, nearest
 from noisyjax.evaluate.schema import EvalConfig
 
+SPLITS = ("questions", "runs")
+"""What a machine's part of a sweep is made of."""
+
 _VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -56,25 +59,33 @@ class SweepConfig(Schema):
         return [c for c in found if not any(skipped.items() <= c.items() for skipped in self.skip)]
 
 
-def load_runs(source: str | Path, overrides: Iterable[str] = (), share: str | None = None) -> tuple[EvalConfig, ...]:
+def load_runs(
+    source: str | Path, overrides: Iterable[str] = (), shard: str | None = None, split: str = "questions"
+) -> tuple[EvalConfig, ...]:
     """The runs of a config, checked: one, or where the file has `axes` one for every combination.
 
-    `overrides` hold for every run and win over the file's values. `share` is `i/n`: only every n-th run, from the i-th.
-    Raises UsageError that names the run and the key.
+    `overrides` hold for every run and win over the file's values. `shard` is `i/n`, this machine's part: by `questions`
+    the i-th n-th of the questions of every run, by `runs` every n-th run, from the i-th. Raises UsageError that names
+    the run and the key.
     """
+    words = list(overrides)
+    if split not in SPLITS:
+        raise UsageError(f"no split '{split}'; {nearest(split, SPLITS)}")
+    if shard is not None and any(word.startswith("shard=") for word in words):
+        raise UsageError("--shard and shard= both say which part is this machine's: give one of them")
+    index, count = (1, 1) if shard is None else _shard(shard)
+    if shard is not None and split == "questions":
+        words.append(f"shard={shard}")
     base, origins = read_tree(source)
-    over, over_origins = expand(*parse_overrides(overrides))
+    over, over_origins = expand(*parse_overrides(words))
     tree, origins = merge(base, over), origins | over_origins
     if "axes" not in tree:
         runs: Sequence[EvalConfig] = [validate(EvalConfig, tree, str(source), origins)]
     else:
         runs = _expanded(str(source), tree, over, origins)
-    if share is None:
-        return tuple(runs)
-    index, count = _share(share)
-    if not (mine := runs[index - 1 :: count]):
-        raise UsageError(f"share {share} of {len(runs)} runs holds none: there are more shares than runs")
-    return tuple(mine)
+    if split == "runs" and not (runs := runs[index - 1 :: count]):
+        raise UsageError(f"shard {shard} holds no run: there are more shards than runs; split by questions")
+    return tuple(runs)
 
 
 def _expanded(where: str, tree: dict[str, Any], over: Mapping[str, Any], origins: Origins) -> list[EvalConfig]:
@@ -103,10 +114,10 @@ def _filled(value: Any, names: Mapping[str, str]) -> Any:
     return [_filled(inner, names) for inner in value] if isinstance(value, list) else value
 
 
-def _share(text: str) -> tuple[int, int]:
+def _shard(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise UsageError(f"a share is i/n with i from 1 to n, such as 1/4; got '{text}'")
+        raise UsageError(f"a shard is i/n with i from 1 to n, such as 1/4; got '{text}'")
     return int(match[1]), int(match[2])
 
 

@@ -7,7 +7,10 @@ from pathlib import PurePosixPath
 from noisyjax.evaluate.results import load_results
 from noisyjax.report.data import RunReport, distinct, once, run_report
 from noisyjax.report.training.run import MARK, TrainingRun, read_config, training_run
-from noisyjax.store import open_folder
+from noisyjax.store import Folder, is_run, open_folder
+
+DEEP = 4
+"""Folders inside each other that are searched for the runs of a sweep: one for each axis."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,14 @@ class Found:
 
 
 def read(urls: Sequence[str], draws: int = 2000) -> Found:
-    """Evaluation and training runs, labels made different where names are equal.
+    """Evaluation and training runs, labels made different where names are equal. A folder that is no run but holds
+    some, as a sweep's does, stands for all of them.
 
     Raises UsageError for what is neither, RunError for a log that cannot be read.
     """
+    folders = [run for url in urls for run in _runs(open_folder(str(url)))]
+    urls = [folder.url for folder in folders]
     once(urls)
-    folders = [open_folder(str(url)) for url in urls]
     marks = [folder.read(MARK) for folder in folders]
     results = [load_results(str(url)) if mark is None else None for url, mark in zip(urls, marks, strict=True)]
     configs = [{} if mark is None else read_config(folder) for folder, mark in zip(folders, marks, strict=True)]
@@ -47,3 +52,14 @@ def read(urls: Sequence[str], draws: int = 2000) -> Found:
             if mark is not None
         ),
     )
+
+
+def _runs(folder: Folder) -> list[Folder]:
+    """The folder itself where it is a run, or holds none; else the runs inside, in the order of their names."""
+
+    def inside(here: Folder, deep: int) -> list[Folder]:
+        if is_run(here) or here.read(MARK) is not None:
+            return [here]
+        return [run for name in here.children() for run in inside(here.child(name), deep - 1)] if deep else []
+
+    return inside(folder, DEEP) or [folder]

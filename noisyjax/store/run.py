@@ -217,11 +217,18 @@ def open_readers(url: str | Path) -> list[RunReader]:
     folder = open_folder(url)
     if folder.read(MANIFEST_NAME) is not None:
         return [RunReader(folder)]
-    shards = [name for name in folder.children() if name.startswith("shard-")]
-    readers = [RunReader(folder.child(name)) for name in shards]
-    if not readers:
+    if not (shards := _shards(folder)):
         raise _not_a_run(folder)
-    return readers
+    return [RunReader(folder.child(name)) for name in shards]
+
+
+def is_run(folder: Folder) -> bool:
+    """Whether the folder says that it is a run, or the shards of one; whether it can be read is another question."""
+    return folder.read(MANIFEST_NAME) is not None or bool(_shards(folder))
+
+
+def _shards(folder: Folder) -> list[str]:
+    return [name for name in folder.children() if name.startswith("shard-")]
 
 
 def check_place(url: str | Path) -> None:

@@ -6,23 +6,26 @@ is the run's shard, and the store makes a restarted shard go on where it stopped
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
+from noisyjax.engine.config import LocalConfig
+from noisyjax.engine.remote import RemoteConfig
 from noisyjax.errors import UsageError, nearest
-from noisyjax.evaluate import load_runs
+from noisyjax.evaluate import SPLITS, EvalConfig, load_runs
 from noisyjax.store import write_text
 from noisyjax.tpu.names import Slice, parse_accelerator
 
 ENGINES = ("sky", "jobset")
-SPLITS = ("questions", "runs")
 
-RESTARTS = 100
-"""Of a JobSet in all; a pre-emption costs one."""
+RESTARTS = 3
+"""Of a shard that fails by itself: what three starts did not mend, a hundred will not, and each loads its models anew.
+A machine that is taken away costs none."""
 
 _BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])(?:/(\S*))?")
 _MOUNT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -32,6 +35,9 @@ _OWN = {"configs", "models", "noisyjax"}
 _SENT = ("pyproject.toml", "constraints.txt", "noisyjax/__init__.py")
 """What the setup of a machine needs of the folder that is sent to it."""
 _IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HERE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}
+"""Hosts of an endpoint that every machine takes for itself."""
 _HEAD = re.compile(r"# .* in [0-9]+ shards by (?:questions|runs), each on ")
 _PLACEHOLDER = re.compile(r"<.*>|^\$|\b(?:your|my)[-_ ]|\b(?:PROJECT|ZONE|BUCKET|IMAGE|NAME|REGION|CHANGEME|TODO)\b")
 
@@ -53,6 +59,8 @@ class JobSpec:
     """Container with noisyjax in it; a JobSet needs one."""
     mounts: Mapping[str, str] = field(default_factory=dict)
     """Folder of the run -> bucket folder that is read through it: `{"weights": "gs://bucket/weights"}`."""
+    env: tuple[str, ...] = ()
+    """Environment variables that are handed over, such as the key of an endpoint. Names: no value is ever written."""
     tpu: Slice = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,9 +84,10 @@ def job_file(engine: str, spec: JobSpec) -> str:
     """
     if engine not in ENGINES:
         raise UsageError(f"no engine '{engine}'; {nearest(engine, ENGINES)}")
-    _check(engine, spec)
+    runs = _check(engine, spec)
     made = _sky(spec) if engine == "sky" else _jobset(spec)
-    return _head(engine, spec) + yaml.dump(made, Dumper=_Dumper, sort_keys=False, width=120)
+    head = "".join(f"# {line}\n" for line in _head(engine, spec, runs))
+    return head + yaml.dump(made, Dumper=_Dumper, sort_keys=False, width=120)
 
 
 def read_mounts(words: Iterable[str]) -> dict[str, str]:
@@ -106,13 +115,12 @@ def write_job_file(path: Path, text: str) -> None:
 
 def command(spec: JobSpec, index: str) -> str:
     """The shell line of one shard. `index` is the shell's own expression for its number, from 1."""
-    words = ["noisyjax", "eval", spec.config, *spec.overrides, f"out={spec.out}", "--no-table"]
-    share = f"{index}/{spec.shards}"
-    tail = "" if spec.shards == 1 else f" --share {share}" if spec.split == "runs" else f" shard={share}"
-    return shlex.join(words) + tail
+    line = shlex.join(["noisyjax", "eval", spec.config, *spec.overrides, f"out={spec.out}", "--no-table"])
+    return line if spec.shards == 1 else f"{line} --shard {index}/{spec.shards} --split {spec.split}"
 
 
-def _check(engine: str, spec: JobSpec) -> None:
+def _check(engine: str, spec: JobSpec) -> Sequence[EvalConfig]:
+    """The runs of the spec, when all of it can work; UsageError as `job_file`."""
     if spec.shards < 1:
         raise UsageError(f"shards is at least 1, not {spec.shards}")
     if spec.split not in SPLITS:
@@ -134,6 +142,9 @@ def _check(engine: str, spec: JobSpec) -> None:
         raise UsageError("a JobSet runs a container: name one that holds noisyjax with --image")
     if spec.image and not _IMAGE.fullmatch(spec.image):
         raise UsageError(f"--image '{spec.image}' is none; it looks like europe-docker.pkg.dev/acme/noisyjax:1")
+    for name in spec.env:
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError("--env takes the name of an environment variable, such as GEMINI_API_KEY, and no value")
     given = {"--bucket": spec.bucket, "--image": spec.image, **{f"--mount {n}": u for n, u in spec.mounts.items()}}
     _no_placeholders(given | {f"'{word}'": word for word in spec.overrides})
     if engine == "sky" and spec.tpu.generation.name == "tpu7x":
@@ -151,6 +162,40 @@ def _check(engine: str, spec: JobSpec) -> None:
     runs = load_runs(spec.config, spec.overrides)
     if spec.split == "runs" and spec.shards > len(runs):
         raise UsageError(f"{spec.shards} shards of {len(runs)} runs: take fewer, or split by questions")
+    if problems := [f"{run.name}: {problem}" for run in runs for problem in _problems(spec, run)]:
+        lines = "\n".join(f"  {line}" for line in problems)
+        raise UsageError(f"these runs would fail there; mend them, or leave them out with skip=[...]\n{lines}")
+    return runs
+
+
+def _engines(run: EvalConfig) -> dict[str, LocalConfig | RemoteConfig]:
+    """Key -> the engine that stands there: the run's, and its judge's if it has one of its own."""
+    judge = run.judge.engine if run.judge is not None else "same"
+    return {"engine": run.engine} | ({"judge.engine": judge} if judge != "same" else {})
+
+
+def _problems(spec: JobSpec, run: EvalConfig) -> Iterator[str]:
+    """Why the run cannot work on these machines, as far as its config tells."""
+    chips = spec.tpu.host.devices
+    for key, engine in _engines(run).items():
+        if isinstance(engine, LocalConfig):
+            if engine.mesh.devices > chips:
+                yield f"{key}.mesh takes {engine.mesh.devices} devices; a machine of {spec.tpu.name} has {chips}"
+            continue
+        if engine.api_key_env and engine.api_key_env not in spec.env:
+            yield f"{key} reads its key from {engine.api_key_env}: say --env {engine.api_key_env}"
+        if urlsplit(engine.base_url).hostname in _HERE:
+            yield f"{key}.base_url={engine.base_url} is each machine's own: name an endpoint that all of them reach"
+
+
+def _not_brought(spec: JobSpec, runs: Sequence[EvalConfig]) -> list[str]:
+    """Folders that the runs read and no mount brings, sorted."""
+    needed = set()
+    for run in runs:
+        needed |= {engine.model for engine in _engines(run).values() if isinstance(engine, LocalConfig)}
+        needed |= {Path(run.bench.data)} - {Path("hub"), Path("quickstart")}
+    tops = {str(path) if path.is_absolute() else path.parts[0] for path in needed if path.parts}
+    return sorted(tops - spec.mounts.keys())
 
 
 def _travels(config: str) -> bool:
@@ -172,7 +217,7 @@ _SETUP = """\
 set -e
 PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv
 python3 -m uv venv --quiet --allow-existing --python 3.13 .venv
-python3 -m uv pip install --quiet -p .venv/bin/python -c constraints.txt -e '.[tpu,hub]' gcsfs
+python3 -m uv pip install --quiet -p .venv/bin/python -c constraints.txt -e '.[tpu,hub,gcs]'
 """
 
 
@@ -184,9 +229,10 @@ def _sky(spec: JobSpec) -> dict[str, Any]:
         "accelerator_args": {"runtime_version": spec.tpu.generation.runtime, "tpu_vm": True},
         "use_spot": spec.spot,
         # `recover_on_exit_codes` would start again without end, and no key excepts a code: so a few, for any failure.
-        "job_recovery": {"max_restarts_on_errors": 3},
+        "job_recovery": {"max_restarts_on_errors": RESTARTS},
     }
-    envs = {} if spec.shards == 1 else {"envs": {"SHARD": "1"}}
+    envs: dict[str, Any] = {} if spec.shards == 1 else {"envs": {"SHARD": "1"}}
+    envs |= {"secrets": dict.fromkeys(spec.env)} if spec.env else {}  # null: `--secret NAME` gives the value
     # Mounts lie beside the folder that is sent, which is sent again at every start.
     mounts = {"file_mounts": {f"~/{name}": url for name, url in spec.mounts.items()}} if spec.mounts else {}
     links = "".join(f"ln -sfnT ~/{name} {name}\n" for name in spec.mounts)
@@ -198,23 +244,21 @@ def _sky(spec: JobSpec) -> dict[str, Any]:
 def _jobset(spec: JobSpec) -> dict[str, Any]:
     """A JobSet (jobset.x-k8s.io/v1alpha2): a Job per shard, a pod per host of its slice.
 
-    A shard that fails is started again by itself; exit code 2, a request that is wrong, ends the whole set.
+    The Job starts its pods again by itself (JobSet's own action for that, RestartJob, is refused unless a feature gate
+    is open). Where one host of a slice fails the others end too, so each failure counts as many pods as there are
+    hosts. Exit code 2, a request that is wrong, ends the Job, and a Job that has failed ends the set.
     """
-    rules = [
-        {"name": "wrongRequest", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
-        {"name": "oneShardAgain", "action": "RestartJob"},
-    ]
+    wrong = {"containerName": "noisyjax", "operator": "In", "values": [UsageError.exit_code]}
     job = {
         "parallelism": spec.tpu.hosts,
         "completions": spec.tpu.hosts,
         "completionMode": "Indexed",
-        "backoffLimit": 0,
+        "backoffLimit": RESTARTS * spec.tpu.hosts,
         "podFailurePolicy": {
             "rules": [
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {"containerName": "noisyjax", "operator": "In", "values": [2]},
-                }
+                {"action": "FailJob", "onExitCodes": wrong},
+                # A machine that is taken away: its pod is started elsewhere, and nothing is counted.
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
             ]
         },
         "template": _pod(spec),
@@ -227,24 +271,28 @@ def _jobset(spec: JobSpec) -> dict[str, Any]:
             # One slice is one node pool, and no two shards may share it.
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         },
-        "spec": {
-            "failurePolicy": {"maxRestarts": RESTARTS, "rules": rules},
-            "replicatedJobs": [{"name": "shard", "replicas": spec.shards, "template": {"spec": job}}],
-        },
+        "spec": {"replicatedJobs": [{"name": "shard", "replicas": spec.shards, "template": {"spec": job}}]},
     }
+
+
+# GKE tells the pods of a JobSet that its slices are one machine, and jax and libtpu believe it; here each is alone.
+_ALONE = (
+    'export MEGASCALE_NUM_SLICES=1 MEGASCALE_SLICE_ID=0 MEGASCALE_COORDINATOR_ADDRESS="${TPU_WORKER_HOSTNAMES%%,*}" && '
+)
 
 
 def _pod(spec: JobSpec) -> dict[str, Any]:
     """The pod template: metadata and spec. Buckets are mounted by GKE's Cloud Storage FUSE driver."""
     index = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
     links = "".join(f"ln -sfnT /mnt/{name} {name} && " for name in spec.mounts)
-    text = f"{links}exec {command(spec, '"$((SHARD_INDEX + 1))"')}"
+    text = f"{_ALONE}{links}exec {command(spec, '"$((SHARD_INDEX + 1))"')}"
+    handed = [{"name": n, "valueFrom": {"secretKeyRef": {"name": spec.name, "key": n}}} for n in spec.env]
     container: dict[str, Any] = {
         "name": "noisyjax",
         "image": spec.image,
         # Kubernetes reads `$$` as `$` and fills in `$(NAME)` before the shell sees any of it.
         "command": ["bash", "-c", text.replace("$", "$$")],
-        "env": [{"name": "SHARD_INDEX", "valueFrom": {"fieldRef": {"fieldPath": index}}}],
+        "env": [{"name": "SHARD_INDEX", "valueFrom": {"fieldRef": {"fieldPath": index}}}, *handed],
         "resources": {"limits": {"google.com/tpu": spec.tpu.chips_per_host}},
     }
     selector = {
@@ -276,21 +324,29 @@ def _fuse(url: str) -> dict[str, Any]:
     return {"driver": "gcsfuse.csi.storage.gke.io", "readOnly": True, "volumeAttributes": attributes}
 
 
-def _head(engine: str, spec: JobSpec) -> str:
+def _head(engine: str, spec: JobSpec, runs: Sequence[EvalConfig]) -> Iterator[str]:
+    """What the file is and how it is used, line by line."""
     tpu = spec.tpu
-    lines = [
+    yield (
         f"{spec.config} in {spec.shards} shards by {spec.split}, "
         f"each on {tpu.name} (chips: {tpu.chips}, machines: {tpu.hosts})"
-    ]
+    )
+    if folders := _not_brought(spec, runs):
+        where = "the folder that is sent" if engine == "sky" else "the image"
+        yield f"{', '.join(folders)}: read, and brought by no --mount, so it must be in {where}"
     if engine == "jobset":
-        lines += [f"kubectl apply -f FILE; kubectl get jobset {spec.name} shows how far it is"]
-    elif spec.shards == 1:
-        lines += ["sky jobs launch --yes FILE"]
+        if spec.env:
+            given = " ".join(f'--from-literal={name}="${name}"' for name in spec.env)
+            yield f"kubectl create secret generic {spec.name} {given}"
+        yield f"kubectl apply -f FILE; kubectl get jobset {spec.name} shows how far it is"
     else:
-        launch = f"sky jobs launch --yes --detach-run --name {spec.name}-$i --env SHARD=$i FILE"
-        lines += [f"for i in $(seq {spec.shards}); do {launch}; done"]
-    lines += [shlex.join(["noisyjax", "report", spec.out])]
-    return "".join(f"# {line}\n" for line in lines)
+        launch = " ".join(["sky jobs launch --yes", *(f"--secret {name}" for name in spec.env)])
+        if spec.shards == 1:
+            yield f"{launch} FILE"
+        else:
+            one = f"{launch} --detach-run --name {spec.name}-$i --env SHARD=$i FILE"
+            yield f"for i in $(seq {spec.shards}); do {one}; done"
+    yield shlex.join(["noisyjax", "report", spec.out])
 
 
 class _Dumper(yaml.SafeDumper):

@@ -77,6 +77,8 @@ class LoopConfig(Schema):
 class TrainMeshConfig(MeshConfig):
     """The devices that train and sample."""
 
+    data: int = Field(default=1, ge=1, json_schema_extra=_FREE)
+    """Cuts the batch and nothing else."""
     sequence: bool = Field(default=False, json_schema_extra=_FREE)
     """Between layers, cut the rows' tokens over `tensor` too: for rows whose activations do not fit otherwise."""
 

@@ -4,6 +4,7 @@ The master weights are cut over the training mesh; the sampler has the same mesh
 anew, in its own type and layout, once per step.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -151,9 +152,21 @@ def _layout(config: TrainConfig, cfg: models.ModelConfig) -> Layout | None:
             f"mesh takes {config.mesh.devices} devices; {several} hosts have {len(devices)}, and all of them train: "
             f"mesh.fsdp={len(devices)} would do, or mesh.data={len(devices)}"
         )
+    if told := idle(config, devices):
+        print(told, file=sys.stderr, flush=True)
     return open_layout(
         config.mesh, cfg, TRAINING, devices=devices if several > 1 else None, sequence=config.mesh.sequence
     )
+
+
+def idle(config: TrainConfig, devices: Sequence[Any]) -> str:
+    """A line where accelerators have nothing to do; empty where all have, and for a CPU's."""
+    judge: Any = getattr(config, "judge", None)
+    own = judge.engine.mesh.devices if getattr(judge, "placement", "shared") == "split" else 0
+    used = config.mesh.devices + own
+    if used >= len(devices) or devices[0].platform == "cpu":
+        return ""
+    return f"{used} of {len(devices)} devices are used: mesh.fsdp={len(devices) - own} alone would use all"
 
 
 def _router_aux(config: TrainConfig, cfg: models.ModelConfig) -> float:

@@ -58,13 +58,15 @@ def parse(line: str) -> tuple[str, dict]:
 def test_commands_parse_and_their_configs_load(where, line):
     name, params = parse(line.replace("=URL", "=http://localhost/v1"))
     if name == "eval":
-        assert load_runs(params["config"], params["overrides"] or [], params["share"])
+        assert load_runs(params["config"], params["overrides"] or [], params["shard"], params["split"])
     elif name in ("grpo", "sft"):
         assert load({"grpo": GrpoConfig, "sft": SftConfig}[name], params["config"], params["overrides"] or []).steps
     elif name == "jobs":
         mounts = dict(word.split("=", 1) for word in params["mount"])
         given = {key: params[key] for key in ("accelerator", "shards", "split", "spot", "bucket", "image")}
-        assert job_file(params["engine"], JobSpec(params["config"], tuple(params["overrides"]), **given, mounts=mounts))
+        given |= {"mounts": mounts, "env": tuple(params["env"])}
+        text = job_file(params["engine"], JobSpec(params["config"], tuple(params["overrides"]), **given))
+        assert "brought by no --mount" not in text
     elif name in ("show", "validate"):
         load(BenchConfig, None, params["overrides"] or [])
 

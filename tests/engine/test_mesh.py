@@ -29,6 +29,28 @@ def test_one_device_needs_no_mesh_unless_it_is_chosen(cfg):
     assert list(layout.mesh.devices.flat) == jax.devices()[5:6]
 
 
+@pytest.mark.parametrize(
+    ("mesh", "devices", "data"),
+    [({}, 8, 8), ({"tensor": 4}, 8, 2), ({"expert": 4, "tensor": 2}, 8, 1), ({"tensor": 3}, 8, 2), ({"data": 2}, 8, 2)],
+)
+def test_an_open_data_axis_takes_what_is_left(mesh, devices, data):
+    config = MeshConfig(**mesh).filling(devices)
+    assert config.data == data
+    assert config.model_copy(update={"data": None}).devices * data == config.devices <= devices
+    assert config.filling(2 * devices) == config
+
+
+def test_a_host_is_filled_but_for_a_cpu(cfg, monkeypatch):
+    assert open_layout(MeshConfig(tensor=2), cfg, SERVING).mesh.size == 2
+    real, asked = jax.devices(), []
+    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(platform="tpu")] * 8)
+    monkeypatch.setattr(
+        "noisyjax.engine.mesh.device_grid", lambda config, _: (asked.append(config), device_grid(config, real))[1]
+    )
+    assert open_layout(MeshConfig(tensor=2), cfg, SERVING).mesh.size == 8
+    assert asked[0].axes["data"] == 4
+
+
 def test_neighbours_share_the_heads(cfg):
     layout = open_layout(MeshConfig(data=2, tensor=2), cfg, SERVING)
     assert layout.mesh.axis_names == MESH_AXES

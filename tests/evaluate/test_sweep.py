@@ -1,15 +1,20 @@
 """Several runs from one file: which there are, in what order, where they lie, and what happens when one fails."""
 
 import json
+import math
 
 import pytest
 
-from noisyjax.config import packaged_configs
+from noisyjax.config import ModelPreset, identity, load
+from noisyjax.config.preset import PresetSampling
 from noisyjax.errors import NoisyjaxError, RunError, UsageError
-from noisyjax.evaluate import evaluate_all, load_runs
+from noisyjax.evaluate import EvalConfig, evaluate_all, load_runs
 from noisyjax.evaluate import run as room
 from noisyjax.interrupts import Stopped
+from noisyjax.models import param_specs
 from noisyjax.models.errors import ShardingError
+from noisyjax.models.sharding import SERVING, partition_specs
+from noisyjax.tpu.names import parse_accelerator
 
 SWEEP = """
 name: ignored
@@ -61,9 +66,10 @@ def test_values_and_skipped_runs_can_be_changed_by_words(sweep):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_shares_are_a_partition(sweep, count):
-    shares = [load_runs(sweep, share=f"{i + 1}/{count}") for i in range(count)]
+    shares = [load_runs(sweep, (), f"{i + 1}/{count}", "runs") for i in range(count)]
     assert sorted(r.name for share in shares for r in share) == sorted(r.name for r in load_runs(sweep))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert {r.shard for r in load_runs(sweep, (), f"1/{count}")} == {f"1/{count}"}  # by default of the questions
 
 
 def test_a_config_without_axes_is_one_run(tmp_path):
@@ -74,7 +80,7 @@ def test_a_config_without_axes_is_one_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "share", "expected"),
+    ("words", "shard", "expected"),
     [
         (["axes.extra={}"], None, "every axis a value"),
         (["axes.size.a b={}"], None, "not a b"),
@@ -83,14 +89,15 @@ def test_a_config_without_axes_is_one_run(tmp_path):
         (["skip=[{method: none}, {method: cic}]"], None, "every combination is left out"),
         (["out=runs/{sise}"], None, "out: there is no axis 'sise'; did you mean 'size'?"),
         (["axes.size.large.engine.slotz=3"], None, "run large/none: engine.slotz"),
-        ([], "6/6", "6/6 of 5 runs holds none"),
-        ([], "0/2", "a share is i/n"),
-        ([], "x", "a share is i/n"),
+        ([], "6/6", "shard 6/6 holds no run"),
+        ([], "0/2", "a shard is i/n"),
+        ([], "x", "a shard is i/n"),
+        (["shard=1/2"], "1/2", "give one of them"),
     ],
 )
-def test_bad_input_names_the_place(sweep, words, share, expected):
+def test_bad_input_names_the_place(sweep, words, shard, expected):
     with pytest.raises(UsageError) as caught:
-        load_runs(sweep, words, share)
+        load_runs(sweep, words, shard, "runs")
     assert expected in str(caught.value)
 
 
@@ -142,7 +149,7 @@ def test_a_single_run_fails_with_its_own_error(sweep, monkeypatch):
 
     monkeypatch.setattr(room, "evaluate", fake)
     with pytest.raises(UsageError, match=r"^no such folder$"):
-        evaluate_all(load_runs(sweep, share="1/5"))
+        evaluate_all(load_runs(sweep, (), "1/5", "runs"))
 
 
 # -- the files that come with the package --------------------------------------------------------------------------
@@ -179,8 +186,59 @@ def test_table_2_is_models_by_methods_by_thinking(shared_data):
     assert len({r.out for r in runs}) == len(runs) == 25
 
 
-def test_open_models_of_the_sweeps_have_a_preset():
-    presets = {name.rsplit("/", 1)[-1] for name in packaged_configs() if name.startswith("models/presets/")}
-    for sweep in ("sweeps/table1", "sweeps/table2", "sweeps/model_size"):
-        local = {r.name.split("/")[0] for r in load_runs(sweep) if r.engine.kind == "local"}
-        assert local <= presets
+TABLES = ("sweeps/table1", "sweeps/table2", "sweeps/model_size")
+LOCAL = {(r.preset, r.engine.mesh.devices): r for name in TABLES for r in load_runs(name) if r.engine.kind == "local"}
+
+
+def test_models_are_sampled_as_their_makers_say():
+    for name in TABLES:
+        for run in load_runs(name):
+            assert run.sampling.temperature is not None
+            if run.engine.kind == "remote":
+                continue
+            assert run.preset == run.name.split("/")[0]
+            makers = load(ModelPreset, run.preset)
+            if run.template_kwargs.get("enable_thinking", True):
+                assert run.sampling.model_dump(include={*PresetSampling.model_fields}) == makers.sampling.model_dump()
+            assert makers.template_kwargs.keys() <= run.template_kwargs.keys()
+
+
+@pytest.mark.parametrize("run", LOCAL.values(), ids=lambda run: run.name)
+def test_models_have_room_on_the_machine_that_the_head_names(run):
+    """Weights, a window of 65,536 tokens for each slot, and as much again for a prompt that is being read."""
+    cfg, machine = load(ModelPreset, run.preset).decoder_config(quantised=True), parse_accelerator("v6e-8")
+    axes = run.engine.mesh.filling(machine.devices).axes
+    assert math.prod(axes.values()) == machine.devices == machine.host.devices
+    cuts = partition_specs(cfg, axes, SERVING)
+    weights = 0.0
+    for path, spec in param_specs(cfg).items():
+        parts = math.prod(axes[axis] for axis in cuts[path] if axis)
+        weights += math.prod(spec.shape) * (1 if spec.packed else 2) / parts
+    assert cfg.n_kv_heads % axes["tensor"] == 0
+    tokens = min(cfg.max_positions, 65_536)
+    row = tokens * cfg.n_layers * 2 * cfg.n_kv_heads * cfg.head_dim * 2 / axes["tensor"]
+    slots = -(-run.engine.slots * axes["tensor"] // machine.devices)
+    assert weights + (slots + 1) * row < 0.95 * machine.generation.hbm_bytes, f"{weights / 2**30:.1f} GiB, {slots} rows"
+
+
+@pytest.mark.parametrize(
+    ("words", "sampling", "told"),
+    [
+        ([], (0.6, 0.95, 20), {}),
+        (["sampling.temperature=0.2", "sampling.max_tokens=9"], (0.2, 0.95, 20), {}),
+        (["preset=gpt-oss-20b"], (1.0, 1.0, 0), {"reasoning_effort": "medium"}),
+        (["preset=gpt-oss-20b", "template_kwargs.reasoning_effort=low"], (1.0, 1.0, 0), {"reasoning_effort": "low"}),
+        (["preset=gpt-oss-20b", "engine={kind: remote, base_url: http://h/v1, model: m}"], (1.0, 1.0, 0), {}),
+    ],
+)
+def test_a_preset_says_what_the_config_does_not(words, sampling, told):
+    config = load(EvalConfig, None, ["engine={kind: local, model: m}", "preset=Qwen3-4B", *words])
+    assert (config.sampling.temperature, config.sampling.top_p, config.sampling.top_k) == sampling
+    assert config.template_kwargs == told
+    assert identity(config)["sampling"]["temperature"] == sampling[0]
+    assert "preset" not in identity(config)
+
+
+def test_a_preset_that_is_none():
+    with pytest.raises(UsageError, match="did you mean 'Qwen3-4B'"):
+        load(EvalConfig, None, ["engine={kind: local, model: m}", "preset=Qwen3-4"])

@@ -213,3 +213,21 @@ def test_reading_a_run_loads_no_model_code():
     code = "import sys, noisyjax.report; print(sorted({'jax', 'torch', 'transformers', 'openai'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_folder_of_runs_stands_for_all_of_them(runs, arms, tmp_path):
+    """Those of a sweep lie as deep as it has axes, and are found without naming each."""
+    (tmp_path / "sweep" / "model-a").mkdir(parents=True)
+    (tmp_path / "sweep" / "model-a" / "plain").symlink_to(runs["plain"])
+    (tmp_path / "sweep" / "model-b").mkdir()
+    (tmp_path / "sweep" / "model-b" / "cic").symlink_to(runs["cic"])
+    found = read([str(tmp_path / "sweep")], draws=100)
+    assert [report.label for report in found.reports] == ["plain", "cic"]
+    found = read([str(Path(arms["or"]).parent)], draws=100)
+    assert [run.label for run in found.training] == ["graded", "or"]
+    assert not found.reports  # evaluations while training belong to their runs
+    with pytest.raises(UsageError, match="named twice"):
+        read([str(tmp_path / "sweep"), str(tmp_path / "sweep" / "model-a")])
+    (tmp_path / "empty" / "inside").mkdir(parents=True)
+    with pytest.raises(UsageError, match="empty"):
+        read([str(tmp_path / "empty")])

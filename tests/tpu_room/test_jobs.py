@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from jax._src.clusters.cloud_tpu_cluster import GkeTpuCluster
 
 from noisyjax.cli import main
 from noisyjax.errors import UsageError
@@ -84,55 +85,128 @@ def test_a_jobset():
     assert attributes["data"] == {"bucketName": "acme-d", "mountOptions": "implicit-dirs"}
 
 
-def test_a_wrong_request_is_not_started_again_for_ever():
-    made = yaml.safe_load(job_file("jobset", spec(shards=4)))["spec"]
-    job = made["replicatedJobs"][0]["template"]["spec"]
-    (rule,) = job["podFailurePolicy"]["rules"]
+def job_of(made: dict) -> dict:
+    (replicated,) = made["spec"]["replicatedJobs"]
+    return replicated["template"]["spec"]
+
+
+def test_what_is_started_again_and_how_often():
+    made = yaml.safe_load(job_file("jobset", spec(**CASES[2])))
+    job = job_of(made)
+    wrong, taken = job["podFailurePolicy"]["rules"]  # the first that fits holds
     name = job["template"]["spec"]["containers"][0]["name"]
-    assert rule["action"] == "FailJob"
-    assert rule["onExitCodes"] == {"containerName": name, "operator": "In", "values": [UsageError.exit_code]}
+    assert wrong["action"] == "FailJob"
+    assert wrong["onExitCodes"] == {"containerName": name, "operator": "In", "values": [UsageError.exit_code]}
+    assert taken == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    assert job["backoffLimit"] == 3 * 4  # each host of a slice ends with the first that fails
     assert job["template"]["spec"]["restartPolicy"] == "Never"  # Kubernetes takes a podFailurePolicy with no other
-    ends, again = made["failurePolicy"]["rules"]  # the first that fits holds
-    assert (ends["action"], ends["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
-    assert (again["action"], "onJobFailureReasons" in again) == ("RestartJob", False)
+    assert "failurePolicy" not in made["spec"]  # a Job that has failed ends the set
     sky = yaml.safe_load(job_file("sky", spec(shards=4)))
     assert sky["resources"]["job_recovery"] == {"max_restarts_on_errors": 3}
 
 
-def words_of(engine: str, made: dict, index: int, folder: Path) -> list[str]:
-    """The words that `noisyjax` is really called with on the machine that has this index, from 0."""
+def called(engine: str, made: dict, index: int, folder: Path, does: str) -> str:
+    """What `noisyjax`, a script that `does` something, prints on the machine that has this index, from 0."""
     (folder / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
     (folder / ".venv" / "bin" / "activate").write_text("")
-    (folder / "noisyjax").write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+    (folder / "noisyjax").write_text(f"#!/bin/sh\n{does}\n")
     (folder / "noisyjax").chmod(0o755)
     env = {"PATH": f"{folder}:/usr/bin:/bin"}
     if engine == "sky":
         text, env["SHARD"] = made["run"], str(index + 1)
     else:
-        job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
-        *shell, text = job["template"]["spec"]["containers"][0]["command"]
+        *shell, text = job_of(made)["template"]["spec"]["containers"][0]["command"]
         assert shell == ["bash", "-c"]
         env["SHARD_INDEX"] = str(index)
+        # As GKE sets them for a JobSet of four slices.
+        env |= {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": str(index)}
+        env |= {"MEGASCALE_COORDINATOR_ADDRESS": "s-0-0.s", "TPU_WORKER_HOSTNAMES": f"s-{index}-0.s,s-{index}-1.s"}
         # What Kubernetes makes of it: https://kubernetes.io/docs/tasks/inject-data-application
         text = re.sub(r"\$\$|\$\((\w+)\)", lambda found: "$" if not found[1] else env.get(found[1], found[0]), text)
-    done = subprocess.run(["bash", "-c", text], cwd=folder, env=env, capture_output=True, text=True, check=True)
-    return done.stdout.split("\0")[:-1]
+    return subprocess.run(["bash", "-c", text], cwd=folder, env=env, capture_output=True, text=True, check=True).stdout
+
+
+def words_of(engine: str, made: dict, index: int, folder: Path) -> list[str]:
+    return called(engine, made, index, folder, "printf '%s\\0' \"$@\"").split("\0")[:-1]
 
 
 @pytest.mark.parametrize("engine", ["sky", "jobset"])
-@pytest.mark.parametrize(("split", "option"), [("questions", ["shard=3/4"]), ("runs", ["--share", "3/4"])])
-def test_every_machine_takes_its_share(engine, split, option, tmp_path):
+@pytest.mark.parametrize("split", ["questions", "runs"])
+def test_every_machine_takes_its_share(engine, split, tmp_path):
     words = ("bench.data=hub", 'sampling.stop=["a b", "$HOME", "$$", "$(SHARD_INDEX)", "`id`", "it\'s\\n"]')
     made = yaml.safe_load(job_file(engine, spec(overrides=words, shards=4, split=split)))
     called = words_of(engine, made, 2, tmp_path)
     assert called == [
-        "eval", "sweeps/table2", *words, "out=gs://acme-runs/sweeps/table2", "--no-table", *option
+        "eval", "sweeps/table2", *words, "out=gs://acme-runs/sweeps/table2", "--no-table",
+        "--shard", "3/4", "--split", split,
     ]  # fmt: skip
-    given = [w for w in called[2:] if "=" in w and not w.startswith("--")]
-    share = called[-1] if split == "runs" else None
-    runs = load_runs(called[1], given, share)
+    runs = load_runs(called[1], called[2:5], called[-3], called[-1])
     assert {r.shard for r in runs} == {"3/4" if split == "questions" else None}
-    assert all(r.out.startswith("gs://acme-runs/sweeps/table2/Qwen3-4B/") for r in runs[:2])
+    assert len(runs) == (25 if split == "questions" else 6)
+    assert all(r.out.startswith("gs://acme-runs/sweeps/table2/") for r in runs)
+
+
+def test_shards_of_several_hosts_are_runs_of_their_own(tmp_path, monkeypatch):
+    """GKE sets what makes one run of all slices of a JobSet; jax must count the hosts of the shard alone."""
+    made = yaml.safe_load(job_file("jobset", spec(shards=4, accelerator="v6e-16")))
+    for line in called("jobset", made, 2, tmp_path, "env").splitlines():
+        name, _, value = line.partition("=")
+        if name.startswith(("MEGASCALE_", "TPU_")):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TPU_WORKER_ID", "1")
+    monkeypatch.setattr(GkeTpuCluster, "wait_for_coordinator", lambda *_: None)
+    assert GkeTpuCluster.get_process_count() == 2  # not 8
+    assert GkeTpuCluster.get_process_id() == 1
+    assert GkeTpuCluster.get_coordinator_address(1, None) == "s-2-0.s:8482"
+
+
+@pytest.mark.parametrize("engine", ["sky", "jobset"])
+def test_keys_are_handed_over_by_name(engine, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
+    words = ("skip=[{model: DeepSeek-R1-0528}]",)
+    text = job_file(engine, spec(config="sweeps/table1", overrides=words, env=("GEMINI_API_KEY",)))
+    made = yaml.safe_load(text)
+    jsonschema.validate(made, schema(engine))
+    assert "s3cret" not in text
+    if engine == "sky":
+        assert made["secrets"] == {"GEMINI_API_KEY": None}
+        assert "# sky jobs launch --yes --secret GEMINI_API_KEY FILE\n" in text
+    else:
+        reference = {"secretKeyRef": {"name": "noisyjax-table1", "key": "GEMINI_API_KEY"}}
+        env = job_of(made)["template"]["spec"]["containers"][0]["env"]
+        assert env[1] == {"name": "GEMINI_API_KEY", "valueFrom": reference}
+        line = 'kubectl create secret generic noisyjax-table1 --from-literal=GEMINI_API_KEY="$GEMINI_API_KEY"'
+        assert f"# {line}\n" in text
+
+
+def test_runs_that_cannot_work_there_are_told_together():
+    with pytest.raises(UsageError) as caught:
+        job_file("jobset", spec(config="sweeps/table1", accelerator="v6e-1"))
+    told = str(caught.value).splitlines()
+    assert "leave them out with skip" in told[0]
+    assert [line.strip() for line in told[1:]] == [
+        "Gemini-2.5-Pro: engine reads its key from GEMINI_API_KEY: say --env GEMINI_API_KEY",
+        "Gemini-2.5-Flash: engine reads its key from GEMINI_API_KEY: say --env GEMINI_API_KEY",
+        "DeepSeek-R1-0528: engine.base_url=http://localhost:8000/v1 is each machine's own: name an endpoint that all "
+        "of them reach",
+        "gpt-oss-120b: engine.mesh takes 4 devices; a machine of v6e-1 has 1",
+        "DeepSeek-R1-Distill-Llama-8B: engine.mesh takes 2 devices; a machine of v6e-1 has 1",
+        "Qwen3-30B-A3B-Thinking-2507: engine.mesh takes 4 devices; a machine of v6e-1 has 1",
+    ]
+
+
+def test_a_judge_needs_its_key_too():
+    judge = "judge={engine: {kind: remote, base_url: https://api.acme.com/v1, model: j, api_key_env: ACME_KEY}}"
+    with pytest.raises(UsageError, match=r"Qwen3-4B/none/on: judge\.engine reads its key from ACME_KEY"):
+        job_file("sky", spec(overrides=(judge,)))
+    assert job_file("sky", spec(overrides=(judge,), env=("ACME_KEY",)))
+
+
+def test_folders_that_nothing_brings_are_told():
+    lines = job_file("jobset", spec(overrides=("bench.data=data/all",))).splitlines()
+    assert lines[1] == "# data, weights: read, and brought by no --mount, so it must be in the image"
+    text = job_file("sky", spec(mounts={"weights": "gs://acme-w"}))
+    assert "--mount" not in text
 
 
 def test_one_machine_takes_all(tmp_path):
@@ -168,6 +242,7 @@ def test_one_machine_takes_all(tmp_path):
         ("sky", {"mounts": {"noisyjax": "gs://acme-w"}}, "none of configs, models, noisyjax"),
         ("sky", {"mounts": {"out": "gs://acme-w"}, "bucket": "x"}, "got 'x'"),
         ("jobset", {"image": "gcr.io/acme/a b"}, "--image 'gcr.io/acme/a b' is none"),
+        ("sky", {"env": ("ACME_KEY=s3cret",)}, "--env takes the name of an environment variable"),
         ("sky", {"config": "a\nb.yaml"}, "in printable characters"),
         ("sky", {"mounts": {"weights": "w"}}, "a bucket is gs://NAME"),
     ],
@@ -216,7 +291,7 @@ def test_a_config_of_two_words_can_be_reported_as_the_head_says(tmp_path, monkey
 
 
 def test_a_file_is_written_over_its_like_alone(tmp_path, capsys):
-    line = ["tpu", "jobs", "sweeps/table1", "--engine", "sky", "--bucket", "gs://acme-runs", "--out"]
+    line = ["tpu", "jobs", "sweeps/model_size", "--engine", "sky", "--bucket", "gs://acme-runs", "--out"]
 
     def written(path: Path, *more: str) -> int:
         with pytest.raises(SystemExit) as ended:
@@ -237,7 +312,7 @@ def test_a_file_is_written_over_its_like_alone(tmp_path, capsys):
 
 
 def test_the_command_writes_the_file(tmp_path, capsys):
-    line = "tpu jobs sweeps/table1 bench.data=hub --engine jobset --bucket gs://acme-runs --image a/b --mount w=gs://acme-w/x"
+    line = "tpu jobs sweeps/model_size --engine jobset --bucket gs://acme-runs --image a/b --env A --env B"
     out = tmp_path / "job.yaml"
     for words in (shlex.split(line), [*shlex.split(line), "--out", str(out)]):
         with pytest.raises(SystemExit) as ended:
@@ -246,4 +321,6 @@ def test_the_command_writes_the_file(tmp_path, capsys):
     printed, said = capsys.readouterr().out.rsplit("wrote ", 1)
     assert out.read_text() == printed
     assert said == f"{out}\n"
-    assert printed.startswith("# sweeps/table1 in 1 shards by questions, each on v6e-8 (chips: 8, machines: 1)\n")
+    assert printed.startswith("# sweeps/model_size in 1 shards by questions, each on v6e-8 (chips: 8, machines: 1)\n")
+    (container,) = job_of(yaml.safe_load(printed))["template"]["spec"]["containers"]
+    assert [variable["name"] for variable in container["env"]] == ["SHARD_INDEX", "A", "B"]
