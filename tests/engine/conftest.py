@@ -214,7 +214,7 @@ class Oracle:
             assert gap < self.NEAR, (request.id, done.sample, i, int(token), int(scores[i].argmax()), gap)
         logp = self.logp(request, done.ids)
         if done.logprobs is not None:
-            np.testing.assert_allclose(done.logprobs, logp[np.arange(len(done.ids)), done.ids], atol=2e-4)
+            np.testing.assert_allclose(done.logprobs, logp[np.arange(len(done.ids)), done.ids], atol=1e-4)
         if done.entropy is not None:
             p = np.exp(logp.astype(np.float64))
             np.testing.assert_allclose(done.entropy, -(p * np.where(p > 0, logp, 0)).sum(-1), atol=5e-4)
