@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jax.experimental import topologies
 
+from noisyjax.engine import cache
 from noisyjax.engine.config import LocalConfig
+from noisyjax.engine.device import PIECE, _replay_program
 from noisyjax.engine.mesh import open_layout
 from noisyjax.models import ModelConfig, MoeConfig, RopeConfig
 from noisyjax.models.sharding import SERVING
-from noisyjax.tpu.planning.programs import Program, Sampling, device_bytes, engine, serving, training
+from noisyjax.tpu.planning.programs import Program, Sampling, _Recorder, device_bytes, engine, serving, training
 from noisyjax.tpu.planning.subject import read_subject
 
 SIZES: dict[str, Any] = {
@@ -57,7 +60,10 @@ def programs(family: str, devices: list[Any], length: int) -> Iterator[Program]:
     train = training(read_subject("train/grpo_paper", words).config, cfg, devices)
     yield next(program for program in train.programs({}) if program.name == "update")
     local = LocalConfig(model=Path("unread"), slots=32)
-    yield from _sampled(engine(local, cfg, serving(train.layout), "bfloat16", WORK))
+    sampler = engine(local, cfg, serving(train.layout), "bfloat16", WORK)
+    yield from _sampled(sampler)
+    if family == "gpt_oss":
+        yield _replay(sampler)
     if family == "qwen3":
         own = LocalConfig(model=Path("unread"), slots=8, mesh={"tensor": 2})  # type: ignore[arg-type]
         layout = open_layout(own.mesh, cfg, SERVING, devices=devices[-2:])
@@ -67,6 +73,15 @@ def programs(family: str, devices: list[Any], length: int) -> Iterator[Program]:
 
 def _sampled(one: Any) -> Iterator[Program]:
     return (program for program in one.programs({}) if not program.name.endswith("with capture"))
+
+
+def _replay(one: Any) -> Program:
+    """A piece of the second pass that gives every layer's attention mass, by the kernel with labels for values."""
+    capture = one.capture._replace(layers=tuple(range(one.cfg.n_layers)))
+    device = _Recorder(one.model, one.shape, capture)
+    ids, view = np.zeros((1, PIECE), np.int32), cache.idle_view(1, 2 * PIECE, 0, 0)
+    args = (device.state, device._allocate(1, 2 * PIECE), (), ids, ids.astype(np.uint8), view)
+    return Program("replay", _replay_program(device.graph, capture, device._sharding(1), None), args, {})
 
 
 def facts(program: Program) -> dict[str, Any]:

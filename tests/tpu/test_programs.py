@@ -60,3 +60,4 @@ def test_sinks_windows_and_experts() -> None:
     assert found["update"]["kernels"] == 2 * 3 + (3 + 3 + 2 * 3)
     assert found["prefill"]["kernels"] == 1 + 3
     assert found["decode"]["kernels"] == 1 + 3
+    assert found["replay"]["kernels"] == 2 + 3  # what is stored is visited for values and for labels
