@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,3 +90,17 @@ def bare(tmp_path) -> Scripts:
 def scripts(bare) -> Scripts:
     bare.env = {"TPU_PROJECT": "acme-lab", "TPU_ZONE": "us-east5-b"}
     return bare
+
+
+@pytest.fixture
+def wait_for() -> Callable[[Path], str]:
+    """Reads a file that comes and is filled by and by."""
+
+    def read(path: Path) -> str:
+        for _ in range(500):
+            if path.exists() and path.read_text():
+                return path.read_text()
+            time.sleep(0.02)
+        raise AssertionError(f"{path} never came")
+
+    return read

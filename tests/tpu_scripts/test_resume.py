@@ -130,6 +130,18 @@ def test_the_end_of_a_job_decides_whether_it_is_started_again(working, one, two,
         assert scripts("resume", "a", "--watch", "1").returncode == code % 4
 
 
+def test_a_job_that_died_runs_once_more(scripts, wait_for):
+    job = scripts.checkout() / "main"
+    scripts("create", "a", "--type", "v6e-8")
+    scripts("launch", "a", "--", "echo", "two words")
+    wait_for(job / "rc")
+    (job / "rc").unlink()  # as after a reboot
+    assert scripts("resume", "a").returncode == 0
+    assert wait_for(job / "rc") == "0\n"
+    assert scripts("resume", "a").returncode == 4
+    assert (job / "log").read_text() == "two words\n" * 2
+
+
 @pytest.mark.parametrize(
     ("here", "there", "again"),
     [

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import time
 from pathlib import Path
 
 import pytest
@@ -294,15 +293,7 @@ def test_a_call_that_fails_ends_the_setup(scripts, part):
 AWKWARD = ["two words", "it's", 'a "b"', "$HOME", "*", "", "back\\slash", "ü;&|", "line\nbreak"]
 
 
-def wait_for(path: Path) -> str:
-    for _ in range(500):
-        if path.exists() and path.read_text():
-            return path.read_text()
-        time.sleep(0.02)
-    raise AssertionError(f"{path} never came")
-
-
-def test_words_arrive_as_they_were_given(scripts):
+def test_words_arrive_as_they_were_given(scripts, wait_for):
     jobs = scripts.checkout()
     assert scripts("launch", "a", "--", "printf", "%s\\0", *AWKWARD).returncode == 0
     assert wait_for(jobs / "main" / "rc") == "0\n"
@@ -311,7 +302,7 @@ def test_words_arrive_as_they_were_given(scripts):
     assert call[:-1] == [*TPUS, "tpu-vm", "ssh", "a", *WHERE, "--worker=all"]
 
 
-def test_a_job_runs_in_the_checkout_and_its_end_is_told(scripts):
+def test_a_job_runs_in_the_checkout_and_its_end_is_told(scripts, wait_for):
     jobs = scripts.checkout()
     scripts("launch", "a", "--job", "x", "--worker", "0", "--", "bash", "-c", 'echo "$ENTERED $PWD"; exit 5')
     assert wait_for(jobs / "x" / "rc") == "5\n"
@@ -323,7 +314,7 @@ def test_a_job_runs_in_the_checkout_and_its_end_is_told(scripts):
     assert scripts("tail", "a", "--job", "x").stdout == f"yes {scripts.folder}/home/noisyjax\n"
 
 
-def test_a_running_job_is_not_started_twice(scripts):
+def test_a_running_job_is_not_started_twice(scripts, wait_for):
     jobs = scripts.checkout()
     go = scripts.folder / "go"
     wait = ["bash", "-c", f"echo started; while [ ! -e {go} ]; do sleep 0.05; done"]
@@ -350,7 +341,7 @@ def test_a_job_that_vanished_is_said_to_have_died(scripts):
         assert scripts("status", "a").stdout.splitlines()[1].endswith(" main died")
 
 
-def test_a_job_without_an_environment_ends_and_says_why(scripts):
+def test_a_job_without_an_environment_ends_and_says_why(scripts, wait_for):
     jobs = scripts.folder / "home" / "noisyjax_jobs"
     jobs.parent.mkdir()
     assert scripts("launch", "a", "--", "true").returncode == 0
