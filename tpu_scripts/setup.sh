@@ -36,6 +36,6 @@ tar xzf noisyjax.tar.gz
 cd noisyjax
 PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv
 python3 -m uv venv --quiet --allow-existing --python 3.13 .venv
-python3 -m uv pip install --quiet -p .venv/bin/python -c constraints.txt -e '.[$EXTRAS]' gcsfs
+python3 -m uv pip install --quiet -p .venv/bin/python -c constraints.txt -e '.[$EXTRAS,gcs]'
 .venv/bin/noisyjax --version"
 remember setup --extras "$EXTRAS"

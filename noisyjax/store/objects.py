@@ -33,7 +33,10 @@ class ObjectFolder:
 
         try:
             fs, root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
+        except ImportError as error:
+            how = "pip install 'noisyjax[gcs]'" if url.startswith("gs://") else str(error)
+            raise UsageError(f"{url}: this kind of storage needs a package that is not here: {how}") from None
+        except ValueError as error:
             raise UsageError(f"{url}: this kind of storage cannot be opened here: {error}") from None
         return cls(fs, root, url)
 

@@ -1,10 +1,12 @@
 """Buckets that refuse: one line that says what to do, whatever the client library calls it."""
 
+import sys
+
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from noisyjax.errors import RunError
+from noisyjax.errors import RunError, UsageError
 from noisyjax.records import Completion, Finish
 from noisyjax.store import Key, Manifest, RunReader, RunWriter
 from noisyjax.store.folder import open_folder
@@ -73,3 +75,11 @@ def test_rights_that_are_lost_on_the_way(url, monkeypatch):
     assert [r["text"] for r in RunReader(open_folder(url)).records("samples")] == ["text a"]
     run("c", 1000)
     assert [r["text"] for r in RunReader(open_folder(url)).records("samples")] == ["text a", "text c"]
+
+
+def test_a_bucket_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # an import of it fails, as where it is not installed
+    with pytest.raises(UsageError, match=r"gs://acme/run: .* pip install 'noisyjax\[gcs\]'"):
+        open_folder("gs://acme/run")
+    with pytest.raises(UsageError, match="nosuch://acme/run: this kind of storage cannot be opened"):
+        open_folder("nosuch://acme/run")
