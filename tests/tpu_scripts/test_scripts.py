@@ -278,7 +278,7 @@ def test_setup_sends_the_last_commit_to_all_workers(scripts):
     assert scp == [*TPUS, "tpu-vm", "scp", archive, "a:noisyjax.tar.gz", *WHERE, "--worker=all"]
     assert not Path(archive).exists()
     assert ssh[:-1] == [*TPUS, "tpu-vm", "ssh", "a", *WHERE, "--worker=all"]
-    assert "-c constraints.txt -e '.[tpu,train]'" in ssh[-1]
+    assert "-c constraints.txt -e '.[tpu,train,gcs]'" in ssh[-1]
 
 
 @pytest.mark.parametrize("part", ["archive", "scp", "ssh"])
