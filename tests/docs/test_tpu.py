@@ -11,12 +11,13 @@ import yaml
 from noisyjax.config import load
 from noisyjax.evaluate import SweepConfig, load_runs
 from noisyjax.tpu import GENERATIONS, parse_accelerator
-from noisyjax.train import GrpoConfig
+from noisyjax.train import GrpoConfig, SftConfig
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = (REPO / "docs" / "tpu.md").read_text(encoding="utf-8")
 LINES = re.findall(r"^(tpu_scripts/\S+\.sh [^'\n]*?(?:'[^']*')?)(?: {3,}#.*)?$", PAGE, re.MULTILINE)
 """Commands; a quoted script may be several lines long."""
+MODELS = ("Qwen3-4B", "Qwen3-30B-A3B", "DeepSeek-R1-Distill-Llama-8B")
 ENV = {"TPU_PROJECT": "acme-lab", "TPU_ZONE": "us-east5-b", "PATH": "/usr/bin:/bin"}
 
 
@@ -69,6 +70,33 @@ def test_the_sweep_is_one():
     tree = yaml.safe_load(text)
     sweep = SweepConfig(axes=tree["axes"], skip=tree["skip"])
     assert len(sweep.combinations()) == 5
+
+
+def test_the_recipe_makes_what_table_2_reads():
+    recipe = PAGE.split("### The trained models of Table 2")[1].split("\n## ")[0]
+    lines = [shlex.split(line) for line in re.findall(r"^noisyjax (.*)$", recipe, re.MULTILINE)]
+    trained = {str(run.engine.model) for run in load_runs("sweeps/table2") if "trained" in str(run.engine.model)}
+    made = {out.replace("$M", model) for verb, *_, out in lines if verb == "export" for model in MODELS}
+    assert made == trained
+    runs = {}
+    for verb, kind, *rest in lines:
+        if verb == "train":
+            config = load({"sft": SftConfig, "grpo": GrpoConfig}[kind], rest[0], rest[1:])
+            runs[config.out] = config
+        else:
+            assert kind in runs  # an export of what the line before has made
+    assert [c.reward.combination for c in runs.values() if isinstance(c, GrpoConfig)] == ["outcome", "additive"]
+
+
+def test_the_laptop_runs_what_the_tpus_do_not():
+    lines = [shlex.split(line) for line in re.findall(r"^noisyjax (.*sweeps/table1 .*)$", PAGE, re.MULTILINE)]
+    left = [
+        {r.name for r in load_runs("sweeps/table1", [w for w in words if w.startswith("skip=")])} for words in lines
+    ]
+    everything = {r.name for r in load_runs("sweeps/table1")}
+    assert [words[:2] for words in lines] == [["tpu", "jobs"], ["eval", "sweeps/table1"]]
+    assert left[0] | left[1] == everything
+    assert not left[0] & left[1]
 
 
 def test_the_table_is_that_of_the_code():
