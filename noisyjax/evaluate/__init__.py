@@ -14,7 +14,6 @@ _HOME = {
     "OpenEngine": "noisyjax.engine.opened",
     "Outcome": "noisyjax.evaluate.run",
     "RunResults": "noisyjax.evaluate.results",
-    "SPLITS": "noisyjax.evaluate.sweep",
     "Sample": "noisyjax.evaluate.results",
     "SamplingConfig": "noisyjax.evaluate.schema",
     "Stopped": "noisyjax.interrupts",

@@ -17,7 +17,8 @@ import yaml
 from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.remote import RemoteConfig
 from noisyjax.errors import UsageError, nearest
-from noisyjax.evaluate import SPLITS, EvalConfig, load_runs
+from noisyjax.evaluate import EvalConfig, load_runs
+from noisyjax.evaluate.sweep import SPLITS
 from noisyjax.store import write_text
 from noisyjax.tpu.names import Slice, parse_accelerator
 
