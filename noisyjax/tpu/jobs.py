@@ -234,9 +234,13 @@ def _sky(spec: JobSpec) -> dict[str, Any]:
     }
     envs: dict[str, Any] = {} if spec.shards == 1 else {"envs": {"SHARD": "1"}}
     envs |= {"secrets": dict.fromkeys(spec.env)} if spec.env else {}  # null: `--secret NAME` gives the value
-    # Mounts lie beside the folder that is sent, which is sent again at every start.
-    mounts = {"file_mounts": {f"~/{name}": url for name, url in spec.mounts.items()}} if spec.mounts else {}
-    links = "".join(f"ln -sfnT ~/{name} {name}\n" for name in spec.mounts)
+    # Whole buckets: SkyPilot mounts nothing smaller, and copies a folder, for which the disk of a TPU VM has no room.
+    # They lie beside the folder that is sent, which is sent again at every start.
+    buckets = {
+        f"~/mounts/{n}": {"source": f"gs://{_bucket(url)[0]}", "mode": "MOUNT"} for n, url in spec.mounts.items()
+    }
+    links = "".join(f"ln -sfnT ~/mounts/{n}/{shlex.quote(_bucket(u)[1])} {n}\n" for n, u in spec.mounts.items())
+    mounts = {"file_mounts": buckets} if buckets else {}
     run = f". .venv/bin/activate\nexec {command(spec, '"$SHARD"')}\n"
     task = {"name": spec.name, "workdir": ".", "resources": resources, **mounts, **envs}
     return task | {"setup": _SETUP + links, "run": run}
@@ -316,12 +320,17 @@ def _pod(spec: JobSpec) -> dict[str, Any]:
     return {"metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}}, "spec": pod}
 
 
-def _fuse(url: str) -> dict[str, Any]:
+def _bucket(url: str) -> tuple[str, str]:
+    """Its name, and the folder inside, `.` for all of it."""
     match = _BUCKET.fullmatch(url)
     assert match is not None  # checked before
-    folder = (match[2] or "").strip("/")
-    options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
-    attributes = {"bucketName": match[1], "mountOptions": options}
+    return match[1], (match[2] or "").strip("/") or "."
+
+
+def _fuse(url: str) -> dict[str, Any]:
+    name, folder = _bucket(url)
+    options = "implicit-dirs" + (f",only-dir={folder}" if folder != "." else "")
+    attributes = {"bucketName": name, "mountOptions": options}
     return {"driver": "gcsfuse.csi.storage.gke.io", "readOnly": True, "volumeAttributes": attributes}
 
 

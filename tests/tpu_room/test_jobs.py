@@ -68,8 +68,11 @@ def test_a_sky_file():
     assert made["resources"]["accelerators"] == "tpu-v5litepod-16"
     assert made["resources"]["accelerator_args"]["runtime_version"] == "v2-alpha-tpuv5-lite"
     assert made["resources"]["use_spot"] is True
-    assert made["file_mounts"] == {"~/weights": "gs://acme-w/a", "~/data": "gs://acme-d"}
-    assert "ln -sfnT ~/weights weights\nln -sfnT ~/data data\n" in made["setup"]
+    assert made["file_mounts"] == {
+        "~/mounts/weights": {"source": "gs://acme-w", "mode": "MOUNT"},
+        "~/mounts/data": {"source": "gs://acme-d", "mode": "MOUNT"},
+    }
+    assert "ln -sfnT ~/mounts/weights/a weights\nln -sfnT ~/mounts/data/. data\n" in made["setup"]
 
 
 def test_a_jobset():
