@@ -6,7 +6,7 @@
 # Run it again after a commit to bring the workers up to date. What is not committed stays here; models, data and runs
 # on the workers stay there. `launch.sh NAME -- COMMAND` comes next.
 #
-#   --extras LIST     extras of the package to install; tpu,hub,train by default
+#   --extras LIST     extras of the package to install; tpu,hub,train by default, and always gcs, for runs in a bucket
 #   --project P, --zone Z, --env FILE
 #                     as in create.sh
 #   --dry-run         print the calls, make none
