@@ -54,7 +54,8 @@ def test_what_workers_are_told_to_run_is_a_command():
     # The plan is of this run, and its words are the run's.
     plan = re.findall(r"^noisyjax tpu plan (.*--search)$", PAGE.split("## From a plan")[1], re.MULTILINE)[0]
     asked = [word for word in shlex.split(plan) if "=" in word and not word.startswith("model=")]
-    assert set(asked) <= set(words)
+    (taken,) = re.findall(r"^taken: (.*) \(", PAGE, re.MULTILINE)
+    assert {*asked, *taken.split()} <= set(words)
     assert made.mesh.devices == parse_accelerator(shlex.split(plan)[-2]).devices
 
 
