@@ -40,3 +40,9 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the upstream data files are not beside this checkout")
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first, so that no worker is left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -63,6 +63,7 @@ def run(coordinator: Callable[[], str]) -> Callable[..., list[Ended]]:
             "JAX_NUM_CPU_DEVICES": str(devices),
             "JAX_COMPILATION_CACHE_DIR": str(REPO / ".pytest_cache" / "programs"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # as tests/train/conftest.py: tiny models, compiled over and over
             "HF_HUB_OFFLINE": "1",
         }
         where = coordinator()

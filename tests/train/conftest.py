@@ -1,13 +1,26 @@
 """A tiny model and made-up groups for the training tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from noisyjax.models import ModelConfig, RopeConfig
 from noisyjax.train.step.rows import Group, Response
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hardly_optimised() -> Iterator[None]:
+    """Updates of tiny models are compiled for far longer than they run: here, and in the processes that are started,
+    jax leaves most of the optimising out. The engine's tests and those of whole commands run what users run."""
+    name = "jax_disable_most_optimizations"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(name.upper(), "1")
+        jax.config.update(name, True)
+        yield
+        jax.config.update(name, False)
 
 
 @pytest.fixture(scope="session")
