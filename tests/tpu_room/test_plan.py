@@ -16,17 +16,15 @@ from noisyjax.models import ModelError
 from noisyjax.tpu import GENERATIONS
 from noisyjax.tpu.names import GIB, parse_accelerator
 from noisyjax.tpu.planning import plan as plans
-from noisyjax.tpu.planning import search, worker
+from noisyjax.tpu.planning import worker
 from noisyjax.tpu.planning.plan import _rates
 from noisyjax.tpu.planning.prices import ChipPrice, read_prices
 from noisyjax.tpu.planning.programs import Program
 from noisyjax.tpu.planning.subject import architecture, read_subject
-from noisyjax.tpu.planning.text import text
 
 compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, of the extra `tpu`")
 
 SHORT = ("prompts=8", "rollout.samples=2", "rollout.max_tokens=64", "data.prompt.max_prompt_tokens=64")
-V5E_16 = parse_accelerator("v5e-16")
 ROWS = ("update.row_tokens=256", "update.batch_tokens=256")
 
 
@@ -302,109 +300,3 @@ def test_prices_are_the_readers_own(tmp_path: Path) -> None:
     assert _rates(found, ChipPrice(spot=0.5))["tokens_per_dollar"] == {"spot": 3600 * 3600 / 2}
     assert _rates(found, ChipPrice())["tokens_per_dollar"] is None
     assert _rates(found | {"fits": False}, ChipPrice(spot=0.5)) == {}
-
-
-def test_candidates_cut_the_model_and_fill_the_slice(tiny: Path) -> None:
-    subject = read_subject("train/grpo_paper", ["model=Qwen3-4B", "rollout.offload=true"])
-    cfg, where = architecture("Qwen3-4B"), parse_accelerator("v5e-16")
-    found = {one.words: one for one in search.candidates(subject, cfg, where)}
-    meshes = {words[:3] for words in found}
-    assert ("mesh.fsdp=16", "mesh.expert=1", "mesh.tensor=1") in meshes
-    assert ("mesh.fsdp=8", "mesh.expert=1", "mesh.tensor=2") in meshes
-    assert not any("expert=2" in word for words in meshes for word in words)
-    larger = search.candidates(subject, cfg, parse_accelerator("v5e-64"))
-    assert not any("mesh.tensor=64" in one.words for one in larger)  # of 32 heads
-    best = min((one for one in found.values() if one.memory < 0.85 * 15.75 * GIB), key=lambda one: one.order)
-    obvious = min((one for one in found.values() if "mesh.fsdp=16" in one.words), key=lambda one: one.memory)
-    assert best.memory < obvious.memory
-
-
-def test_candidates_leave_room_for_the_sampler() -> None:
-    """A host of a v6e-32 has 4 devices of 32 GiB: 57 GiB of weights have to be cut over all four."""
-    cfg, where = architecture("Qwen3-30B-A3B"), parse_accelerator("v6e-32")
-
-    def found(*words: str) -> list[search.Candidate]:
-        return list(search.candidates(read_subject("train/grpo_paper", ["model=Qwen3-30B-A3B", *words]), cfg, where))
-
-    asleep = {one.words: one.memory for one in found("rollout.offload=true", "rollout.slots=4")}
-    assert asleep
-    assert not any("mesh.expert=1" in words and "mesh.tensor=1" in words for words in asleep)
-    awake = {one.words: one.memory for one in found("rollout.slots=4")}
-    assert all(awake[words] > memory + 14 * GIB for words, memory in asleep.items())
-    assert not found("rollout.offload=true", "rollout.slots=128")  # 36 GiB of keys and values
-    crowded = read_subject("train/grpo_paper", ["model=Qwen3-30B-A3B", "rollout.slots=128"])
-    with pytest.raises(RunError, match=r"fewer rollout\.slots"):
-        search.best(crowded, cfg, where, lambda _: pytest.fail("there is nothing to compile"))
-
-
-def told(**program: Any) -> dict[str, Any]:
-    """A plan of one program."""
-    one = {"name": "update", "fits": True, "peak": 3 * GIB, "problem": None, "memory": {}, "collectives": []}
-    return {
-        "name": "v5litepod-4",
-        "topology": "v5e:2x2",
-        "devices": 4,
-        "mesh": {"tensor": 4},
-        "sequence": False,
-        "hbm": 16 * GIB,
-        "search": [],
-        "programs": [one | {"times": 1, "flops": 2e15} | program],
-        "parts": [],
-        "seconds": {},
-    }
-
-
-def test_a_plan_is_told_without_what_it_does_not_know() -> None:
-    said = text(told(fits=False, peak=None, problem="3.0 GiB too much") | {"mfu": None})
-    assert "update: DOES NOT FIT" in said
-    assert "3.0 GiB too much; a smaller update.batch_tokens" in said
-    assert "MFU" not in said
-    assert "a second" not in said
-    said = text(told(name="optimizer", fits=False, problem="3.0 GiB too much"))
-    assert "3.0 GiB too much; more mesh.fsdp" in said
-
-
-def test_a_plan_tells_the_work_and_what_was_not_compiled() -> None:
-    sent = [{"kind": "all-gather", "trips": [4, 3], "sent": 5 * GIB}, {"kind": "all-gather", "trips": [], "sent": GIB}]
-    row = {"flops": 1.0, "compute": 0.5, "HBM": 0.25, "ICI": 0.0, "seconds": 0.5}
-    parts = [
-        {"program": "update", "part": "layers", "attention_flops": 0.0, **row},
-        {"program": "update", "part": "attention", "attention_flops": 3e12, **row},
-        {"program": "decode", "part": "layers", "attention_flops": 0.0, **row},
-    ]
-    found = told(times=6, collectives=sent) | {"parts": parts, "seconds": {"update": 1.0, "decode": 0.5}}
-    lines = text(found).splitlines()
-    assert "  sends: 13 all-gather 6.00 GiB" in lines
-    work = "2e+15 FLOPs in products, 6 times a step, 3e+12 a device and step in attention, 1.000 s a step at best"
-    assert f"  work: {work}" in lines
-    (decode,) = (line for line in lines if "decode: layers" in line)
-    assert decode.split()[:2] == ["decode:", "layers*"]
-    assert lines[-1] == "  * not compiled: by the formula alone"
-    assert "no part of a step" in text(told(name="decode with capture", times=0))
-
-
-def test_a_plan_tells_the_words_of_a_search() -> None:
-    one = {"words": ["mesh.fsdp=8", "mesh.tensor=2"], "seconds": 2.0, "peak": 12 * GIB}
-    said = text(told() | {"search": [one | {"fits": False, "peak": None}, one | {"fits": True}]})
-    assert "left: mesh.fsdp=8 mesh.tensor=2 (update 2.00 s at best, does not fit)" in said
-    assert "taken: mesh.fsdp=8 mesh.tensor=2 (update 2.00 s at best, 12.0 GiB)" in said
-
-
-@compiler
-@pytest.mark.slow
-def test_the_papers_step_fits_a_v5e_16_where_the_obvious_mesh_is_tight(tmp_path: Path) -> None:
-    """Qwen3-4B, 32 prompts, 96 responses, 4,096 + 8,192 tokens in shared rows: at most 13 GiB of a device's 16.
-
-    The obvious mesh is estimated here; `make bench-tpu` compiles it.
-    """
-    out = tmp_path / "plan.json"
-    words = ("model=Qwen3-4B", "rollout.offload=true", "reference_offload=true")
-    command = ["tpu", "plan", "train/grpo_paper", *words, "--topology", "v5e-16", "--search", "--only", "update"]
-    assert call(*command, "--json", str(out)) == 0
-    (found,) = json.loads(out.read_text())
-    assert update(found)["peak"] <= 13 * GIB
-    assert found["mesh"] != {"fsdp": 16}
-    assert found["mfu"] >= 0.45
-    candidates = search.candidates(read_subject("train/grpo_paper", words), architecture("Qwen3-4B"), V5E_16)
-    (obvious,) = (one for one in candidates if {"mesh.fsdp=16", "update.batch_tokens=458752"} <= {*one.words})
-    assert obvious.memory > update(found)["peak"] + GIB
