@@ -168,12 +168,23 @@ def test_a_judge_must_leave_devices_to_the_policy(search: bool, tiny: Path, monk
         worker.answer(asked | {"search": search})
 
 
-def test_an_evaluation_is_not_sent_to_a_search_that_is_for_training(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_fills_a_host(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_devices", lambda _: [])
-    with pytest.raises(UsageError, match=r"say engine\.mesh\.data=4, or another product of 4$"):
+    with pytest.raises(UsageError, match=r"say engine\.mesh\.data=4, or another product of 4, or --search$"):
         worker.answer(request("sweeps/quickstart", f"engine.model={tiny}"))
+
+
+@compiler
+def test_the_mesh_of_an_evaluation_is_found(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Its prompts are prefilled by all copies alike, so that cutting the model is worth it as far as its heads go."""
+    words = (f"engine.model={tiny}", "engine.context=512", "sampling.max_tokens=128", "--topology", "v5e-4")
+    out = tmp_path / "plan.json"
+    assert call("tpu", "plan", "sweeps/quickstart", *words, "--search", "--only", "decode", "--json", str(out)) == 0
+    (found,) = json.loads(out.read_text())
+    assert found["mesh"] == {"data": 2, "tensor": 2}
+    assert [one["name"] for one in found["programs"]] == ["decode"]
+    said = capsys.readouterr().out
+    assert "taken: engine.mesh.data=2 engine.mesh.expert=1 engine.mesh.tensor=2 (a round " in said
 
 
 def request(source: str, *words: str) -> dict:

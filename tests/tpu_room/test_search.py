@@ -45,7 +45,7 @@ def test_candidates_leave_room_for_the_sampler() -> None:
     assert not found("rollout.offload=true", "rollout.slots=128")  # 36 GiB of keys and values
     crowded = read_subject("train/grpo_paper", ["model=Qwen3-30B-A3B", "rollout.slots=128"])
     with pytest.raises(RunError, match=r"fewer rollout\.slots"):
-        search.best(crowded, cfg, where, lambda _: pytest.fail("there is nothing to compile"))
+        search.best(search.candidates(crowded, cfg, where), where, lambda _: pytest.fail("there is nothing to compile"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu, of the extra `tpu`")

@@ -10,6 +10,7 @@ def told(**program: Any) -> dict[str, Any]:
     """A plan of one program."""
     one = {"name": "update", "fits": True, "peak": 3 * GIB, "problem": None, "memory": {}, "collectives": []}
     return {
+        "config": "grpo",
         "name": "v5litepod-4",
         "topology": "v5e:2x2",
         "devices": 4,

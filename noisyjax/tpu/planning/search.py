@@ -1,19 +1,19 @@
 """Which mesh, and how many rows at a time: estimated for all, compiled for the best few."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from noisyjax.engine.config import MeshConfig
-from noisyjax.errors import RunError, UsageError
+from noisyjax.errors import RunError
 from noisyjax.models import ModelConfig, ShardingError
 from noisyjax.models.sharding import TRAINING, partition_specs
 from noisyjax.tpu.names import GIB, Slice
 from noisyjax.tpu.planning import roofline
-from noisyjax.tpu.planning.account import step_lengths
+from noisyjax.tpu.planning.account import engine_parts, step_lengths
 from noisyjax.tpu.planning.compiled import RESERVED, Compiled
-from noisyjax.tpu.planning.programs import full_groups
+from noisyjax.tpu.planning.programs import Engine, full_groups
 from noisyjax.tpu.planning.roofline import Cut
 from noisyjax.tpu.planning.subject import Subject
 from noisyjax.tpu.planning.work import Lengths, sizes
@@ -32,13 +32,16 @@ CLOSE = 0.01
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mesh and a micro-batch: words for the config, seconds of an update, bytes of a device, both estimated."""
+    """A mesh, and a micro-batch in training: words for the config; seconds of an update, or of an evaluation's round;
+    bytes of a device. Both are estimated."""
 
     words: tuple[str, ...]
     seconds: float
     memory: float
     network: float
     """Seconds of its collectives, were nothing else done meanwhile."""
+    remedy: str = "update.remat=full, shorter rows, lora, offload or a larger slice"
+    """What would help if it did not fit."""
 
     @property
     def order(self) -> tuple[float, float, float, tuple[str, ...]]:
@@ -47,20 +50,19 @@ class Candidate:
 
 
 def best(
-    subject: Subject, cfg: ModelConfig, where: Slice, compile_update: Callable[[Sequence[str]], Compiled]
+    found: Iterable[Candidate], where: Slice, compiled: Callable[[Sequence[str]], Compiled]
 ) -> tuple[tuple[str, ...], Compiled, list[dict[str, Any]]]:
-    """(words of the best candidate that fits, its update, all that was compiled).
+    """(words of the best candidate that fits, its program that was compiled, all that were tried).
 
-    compile_update: of the config with these words. Raises RunError when nothing that was compiled fits.
+    compiled: the program that needs most, of the config with these words. Raises RunError when nothing that was
+    compiled fits.
     """
-    if subject.kind == "eval":
-        raise UsageError("--search is for training configs; an evaluation's mesh is small enough to try by hand")
     room = (where.generation.hbm_bytes - RESERVED) * (1 - HEADROOM)
-    found = sorted(candidates(subject, cfg, where), key=lambda one: one.order)
+    found = sorted(found, key=lambda one: one.order)
     promising = [one for one in found if one.memory <= room] or sorted(found, key=lambda one: one.memory)
     tried: list[dict[str, Any]] = []
     for one in promising[:TRIES]:
-        made = compile_update(one.words)
+        made = compiled(one.words)
         tried.append({"words": one.words, "seconds": one.seconds, "peak": made.peak, "fits": made.fits})
         if made.fits:
             return one.words, made, tried
@@ -72,8 +74,29 @@ def best(
     least = min(found, key=lambda one: one.memory)
     raise RunError(
         f"no mesh that was tried fits {where.name}; the smallest, {' '.join(least.words)}, is estimated at "
-        f"{least.memory / GIB:.1f} GiB: update.remat=full, shorter rows, lora, offload or a larger slice would help"
+        f"{least.memory / GIB:.1f} GiB: {least.remedy} would help"
     )
+
+
+def serving_candidates(cfg: ModelConfig, where: Slice, made: Callable[[Sequence[str]], Engine]) -> Iterator[Candidate]:
+    """Every mesh of an evaluation on a host that cuts the model evenly. made: its engine, with these words."""
+    own = where.devices // where.hosts
+    for tensor, expert in ((t, e) for t in _divisors(own) for e in _divisors(own // t)):
+        if expert > 1 and cfg.moe is None:
+            continue
+        words = tuple(f"engine.mesh.{axis}={n}" for axis, n in (("data", own // tensor // expert), ("expert", expert)))
+        words += (f"engine.mesh.tensor={tensor}",)
+        try:
+            engine = made(words)
+        except ShardingError:
+            continue
+        parts = [part for parts in engine_parts(engine).values() for part in parts]
+        network = sum(part.times(where.generation)["ICI"] for part in parts)
+        memory = engine.weights() + engine.caches()
+        seconds = roofline.seconds(parts, where.generation)
+        yield Candidate(
+            words, seconds, memory, network, "fewer engine.slots, a shorter engine.context or a larger slice"
+        )
 
 
 def candidates(subject: Subject, cfg: ModelConfig, where: Slice) -> Iterator[Candidate]:

@@ -13,16 +13,16 @@ def text(found: Mapping[str, Any]) -> str:
     more = ", sequence cut" if found["sequence"] else ""
     micro = f", micro-batches: {found['micro_batches']}" if "micro_batches" in found else ""
     lines = [f"{found['name']} ({found['topology']}, {found['devices']} devices): mesh {mesh}{more}{micro}", ""]
-    lines += [_tried(one) for one in found["search"]]
+    lines += [_tried(one, "a round" if found["config"] == "eval" else "update") for one in found["search"]]
     for one in found["programs"]:
         lines += _program(one, found)
     return "\n".join([*lines, "", *_step(found), *_worth(found)])
 
 
-def _tried(one: Mapping[str, Any]) -> str:
+def _tried(one: Mapping[str, Any], of: str) -> str:
     peak = "does not fit" if one["peak"] is None else f"{one['peak'] / GIB:.1f} GiB"
     verdict = "taken" if one["fits"] else "left"
-    return f"{verdict}: {' '.join(one['words'])} (update {one['seconds']:.2f} s at best, {peak})"
+    return f"{verdict}: {' '.join(one['words'])} ({of} {one['seconds']:.2f} s at best, {peak})"
 
 
 def _program(one: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:

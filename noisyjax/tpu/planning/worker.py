@@ -43,20 +43,35 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Compiled] = {}
     tried: list[dict[str, Any]] = []
     if request["search"]:
-
-        def update(words: Sequence[str]) -> Compiled:
-            print(f"{where.name}: trying {' '.join(words)}", file=sys.stderr, flush=True)
-            made = _run(read_subject(request["source"], [*request["overrides"], *words]), cfg, devices, where)
-            _wanted(made, request["only"])  # before minutes go into it
-            return _compile(made.programs[0], where)
-
-        words, known["update"], tried = search.best(subject, cfg, where, update)
+        words, one, tried = _search(request, subject, cfg, devices, where)
+        known = {one.name: one}
         subject = read_subject(request["source"], [*request["overrides"], *words])
     partition_specs(cfg, _mesh(subject).axes, SERVING if subject.kind == "eval" else TRAINING)
     _check_devices(subject, where)
     made = _run(subject, cfg, devices, where)
     compiled = [known.get(p.name) or _compile(p, where) for p in _wanted(made, request["only"])]
     return account(subject, cfg, where, made.train, made.engines, compiled) | {"search": tried}
+
+
+def _search(
+    request: Mapping[str, Any], subject: Subject, cfg: ModelConfig, devices: Sequence[Any], where: Slice
+) -> tuple[tuple[str, ...], Compiled, list[dict[str, Any]]]:
+    """`search.best` of the run's meshes, by the program that needs most."""
+
+    def made(words: Sequence[str]) -> _Made:
+        return _run(read_subject(request["source"], [*request["overrides"], *words]), cfg, devices, where)
+
+    def compiled(words: Sequence[str]) -> Compiled:
+        print(f"{where.name}: trying {' '.join(words)}", file=sys.stderr, flush=True)
+        run, name = made(words), "decode" if subject.kind == "eval" else "update"
+        _wanted(run, request["only"])  # before minutes go into it
+        return _compile(next(one for one in run.programs if one.name == name), where)
+
+    if subject.kind == "eval":
+        found = search.serving_candidates(cfg, where, lambda words: made(words).engines[0])
+    else:
+        found = search.candidates(subject, cfg, where)
+    return search.best(found, where, compiled)
 
 
 class _Made:
@@ -179,7 +194,7 @@ def _check_devices(subject: Subject, where: Slice) -> None:
     raise UsageError(
         f"{key} {shape} makes {mesh.devices} devices{beside}, but {of} has {free}: "
         f"say {key}.{axis}={free - own}, or another product of {free - own}"
-        + ("" if subject.kind == "eval" else ", or --search")
+        ", or --search"
     )
 
 
