@@ -169,9 +169,13 @@ def test_a_judge_must_leave_devices_to_the_policy(search: bool, tiny: Path, monk
 
 
 def test_an_evaluation_fills_a_host(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its run does, where `data` is left open; a mesh that leaves some of it idle is refused."""
     monkeypatch.setattr(worker, "_devices", lambda _: [])
+    monkeypatch.setattr(worker, "_run", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # it would run
+        worker.answer(request("sweeps/quickstart", f"engine.model={tiny}", "engine.mesh.tensor=2"))
     with pytest.raises(UsageError, match=r"say engine\.mesh\.data=4, or another product of 4, or --search$"):
-        worker.answer(request("sweeps/quickstart", f"engine.model={tiny}"))
+        worker.answer(request("sweeps/quickstart", f"engine.model={tiny}", "engine.mesh.data=3"))
 
 
 @compiler

@@ -185,6 +185,7 @@ def _check_devices(subject: Subject, where: Slice) -> None:
     free, of = where.devices, f"{where.name} ({where.shape})"
     if subject.kind == "eval":
         free, of = free // where.hosts, f"a host of {of}" if where.hosts > 1 else of
+        mesh = mesh.filling(free)
     own = subject.config.judge.engine.mesh.devices if _split(subject) else 0
     if mesh.devices + own == free:
         return
