@@ -155,13 +155,14 @@ wait_until_active() {
 # What a TPU and its jobs were started with, so that `resume.sh` can do it again: one folder per TPU on this machine.
 STATE_DIR=${TPU_STATE:-.tpu}
 
-# remember FILE WORD...
+# remember FILE WORD... Whole or not at all: words that were cut short would ask for another TPU, or run another command.
 remember() {
   local file=$STATE_DIR/$NAME/$1
   shift
   if ((!DRY_RUN)); then
     mkdir -p "$(dirname "$file")"
-    printf '%s\0' "$@" >"$file"
+    printf '%s\0' "$@" >"$STATE_DIR/$NAME/.new.$$"
+    mv "$STATE_DIR/$NAME/.new.$$" "$file"
   fi
 }
 

@@ -36,8 +36,9 @@ for word in "${REST[@]}"; do
 done
 
 command=$(printf '%q ' "${REST[@]}")
+# In a shell of its own, so that the exit code is written whatever the command does to it (`exec`, `exit`).
 script="rc=0
-{ cd ~/noisyjax && . .venv/bin/activate && $command; } || rc=\$?
+(cd ~/noisyjax && . .venv/bin/activate && $command) || rc=\$?
 echo \$rc >~/noisyjax_jobs/$JOB/rc"
 
 on "$WORKER" "set -eu

@@ -27,9 +27,12 @@ flag() {
   esac
 }
 parse "$@"
-[[ -z $WATCH ]] || check "the time" "$WATCH" '[0-9]+' "300 (--watch)"
+[[ -z $WATCH ]] || check "the time" "$WATCH" '[1-9][0-9]{0,6}' "300 (--watch)"
 [[ -s $STATE_DIR/$NAME/create ]] ||
   die "$STATE_DIR/$NAME does not say how $NAME was created: call resume.sh in the folder where create.sh was called"
+recall create
+[[ " ${RECALLED[*]} " == *" ${WHERE[*]} "* ]] ||
+  die "$NAME was not created with ${WHERE[*]}, but by: ${RECALLED[*]//$'\n'/ }"
 export TPU_PROJECT TPU_ZONE TPU_STATE=$STATE_DIR
 
 again=(--project "$TPU_PROJECT" --zone "$TPU_ZONE")
@@ -74,7 +77,7 @@ ends() {
 # Starts a job again on all its workers or on none: those of a pod work together.
 look_after_jobs() {
   local said job what live=0 wrong=0
-  said=$(on all "$JOBS")
+  said=$(on all "$JOBS") || exit 1
   ((!DRY_RUN)) || printf '%s\n' "$said"
   # Disks that know of no job are those of a TPU that came back and was not set up to the end.
   if [[ -z $said ]]; then
@@ -116,6 +119,11 @@ look() {
 }
 
 if [[ -z $WATCH ]] || ((DRY_RUN)); then
+  # Of two that look at the same moment one would delete what the other has just asked for.
+  if ((!DRY_RUN)) && command -v flock >/dev/null; then
+    exec 9<"$STATE_DIR/$NAME/create"
+    flock -n 9 || die "another resume.sh is at work on $NAME" 1
+  fi
   look
   exit
 fi
@@ -123,7 +131,7 @@ while true; do
   # Each look is a process of its own: one that fails (no network, no room) stops there and is followed by another.
   # What is wrong in itself, or was deleted meanwhile (2), is not looked at again, nor what has come to its end (4).
   code=0
-  "$0" "$NAME" "${again[@]}" || code=$?
+  "$HERE/resume.sh" "$NAME" "${again[@]}" || code=$?
   case "$code" in
     0) ;;
     2) exit 2 ;;

@@ -1,5 +1,6 @@
 """What is remembered of a TPU: deleted with it, and asked for again as it was when it is taken away."""
 
+import fcntl
 import os
 
 import pytest
@@ -69,6 +70,39 @@ def test_nothing_is_deleted_for_a_record_that_is_empty(working):
     done = scripts("resume", "a")
     assert (done.returncode, scripts.calls()) == (2, [])
     assert "does not say how a was created" in done.stderr
+
+
+def test_a_record_is_replaced_whole_or_not_at_all(working):
+    """Of a command that was cut short a part would be run at the next start."""
+    scripts, _ = working
+    record = scripts.remembered / "jobs" / "one"
+    before = record.read_bytes()
+    (scripts.folder / "bin" / "mv").write_text("#!/bin/sh\nexit 1\n")
+    (scripts.folder / "bin" / "mv").chmod(0o755)
+    assert scripts("launch", "a", "--job", "one", "--", "noisyjax", "report").returncode == 1
+    assert record.read_bytes() == before
+    assert sorted(path.name for path in record.parent.iterdir()) == ["one", "two"]
+
+
+def test_two_do_not_look_at_once(working):
+    """Both would find the TPU gone, and one delete what the other has asked for again."""
+    scripts, _ = working
+    scripts.put("states", "SUSPENDED\n")
+    with (scripts.remembered / "create").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = scripts("resume", "a")
+    assert (done.returncode, scripts.calls()) == (1, [])
+    assert done.stderr == "resume.sh: another resume.sh is at work on a\n"
+
+
+@pytest.mark.parametrize("place", [["--zone", "us-east5-c"], ["--project", "acme-lab2"]])
+def test_a_tpu_is_not_looked_for_where_it_was_not_created(working, place):
+    """It is not there, and would be asked for anew."""
+    scripts, _ = working
+    scripts.put("states", "ABSENT\n")
+    done = scripts("resume", "a", *place)
+    assert (done.returncode, scripts.calls()) == (2, [])
+    assert f"a was not created with --project={place[1] if place[0] == '--project' else 'acme-lab'}" in done.stderr
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED", "ABSENT"])

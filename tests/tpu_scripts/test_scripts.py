@@ -136,6 +136,7 @@ def test_settings_that_are_missing_or_placeholders_are_refused(scripts, script, 
         ("delete", ["a"], "nothing is deleted"),
         ("delete", ["a", "--confirm", "b"], "nothing is deleted: 'b' is not 'a'"),
         ("resume", ["a"], "does not say how a was created"),
+        ("resume", ["a", "--watch", "0"], "the time '0' is not one"),
         ("status", ["a", "--env", "nowhere.env"], "no env file nowhere.env"),
         ("status", ["a", "--env", "bin"], "no env file bin"),
     ],
@@ -300,6 +301,13 @@ def test_words_arrive_as_they_were_given(scripts, wait_for):
     assert (jobs / "main" / "log").read_text() == "".join(f"{word}\0" for word in AWKWARD)
     (call,) = scripts.calls()
     assert call[:-1] == [*TPUS, "tpu-vm", "ssh", "a", *WHERE, "--worker=all"]
+
+
+@pytest.mark.parametrize("words", [["exec", "bash", "-c", "exit 5"], ["exit", "5"]])
+def test_a_command_that_takes_the_shell_leaves_an_exit_code(scripts, wait_for, words):
+    jobs = scripts.checkout()
+    scripts("launch", "a", "--", *words)
+    assert wait_for(jobs / "main" / "rc") == "5\n"
 
 
 def test_a_job_runs_in_the_checkout_and_its_end_is_told(scripts, wait_for):
