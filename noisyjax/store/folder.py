@@ -81,11 +81,16 @@ def open_folder(url: str | Path) -> Folder:
 def write_text(out: Path, content: str) -> Path:
     """Write a whole file that is no run's, or leave the old one; returns its path. RunError where that fails.
 
-    Texts of models may hold lone surrogates, which no file can; they become `?`.
+    A link's target is written, and what is no file, such as a pipe or `/dev/null`, is written into and stays what it
+    is. Texts of models may hold lone surrogates, which no file can; they become `?`.
     """
     try:
+        data = content.encode(errors="replace")
         out.parent.mkdir(parents=True, exist_ok=True)
-        _replace_file(out, [content.encode(errors="replace")])
+        if out.exists() and not out.is_file():
+            out.write_bytes(data)
+        else:
+            _replace_file(out.resolve(), [data])
     except OSError as error:
         raise RunError(f"could not write {out}: {error.strerror or error}") from error
     return out

@@ -16,7 +16,7 @@ import yaml
 
 from noisyjax.engine.config import LocalConfig
 from noisyjax.engine.remote import RemoteConfig
-from noisyjax.errors import UsageError, nearest
+from noisyjax.errors import RunError, UsageError, nearest
 from noisyjax.evaluate import EvalConfig, load_runs
 from noisyjax.evaluate.sweep import SPLITS
 from noisyjax.store import write_text
@@ -28,7 +28,8 @@ RESTARTS = 3
 """Of a shard that fails by itself: what three starts did not mend, a hundred will not, and each loads its models anew.
 A machine that is taken away costs none."""
 
-_BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])(?:/(\S*))?")
+_BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])((?:/(?!\.\.?(?:/|$))[\w.=+@-]+)*)/?")
+"""A folder's name is one of a mount's comma-separated options."""
 _MOUNT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 """A folder, and the name of a Kubernetes volume."""
 _OWN = {"configs", "models", "noisyjax"}
@@ -37,6 +38,8 @@ _SENT = ("pyproject.toml", "constraints.txt", "noisyjax/__init__.py")
 """What the setup of a machine needs of the folder that is sent to it."""
 _IMAGE = re.compile(r"[A-Za-z0-9][\w./:@-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OURS = {"SHARD", "SHARD_INDEX"}
+"""Variables that say which shard a machine is."""
 _HERE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}
 """Hosts of an endpoint that every machine takes for itself."""
 _HEAD = re.compile(r"# .* in [0-9]+ shards by (?:questions|runs), each on ")
@@ -106,7 +109,11 @@ def read_mounts(words: Iterable[str]) -> dict[str, str]:
 
 def write_job_file(path: Path, text: str) -> None:
     """Write the file, over an older one of its kind but over nothing else (UsageError). RunError where that fails."""
-    if path.exists() and not _HEAD.match(path.read_text(encoding="utf-8", errors="replace")):
+    try:
+        old = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+    except OSError as error:
+        raise RunError(f"could not read {path}: {error.strerror or error}") from error
+    if old is not None and not _HEAD.match(old):
         raise UsageError(f"{path} is there and is no job file: choose another --out")
     write_text(path, text)
 
@@ -138,7 +145,10 @@ def _check(engine: str, spec: JobSpec) -> Sequence[EvalConfig]:
             )
     for url in (spec.bucket, *spec.mounts.values()):
         if not _BUCKET.fullmatch(url):
-            raise UsageError(f"a bucket is gs://NAME or gs://NAME/FOLDER, in small letters; got '{url}'")
+            raise UsageError(
+                "a bucket is gs://NAME or gs://NAME/FOLDER, its name in small letters, folders of letters, digits and "
+                f"any of . _ = + @ -; got '{url}'"
+            )
     if engine == "jobset" and not spec.image:
         raise UsageError("a JobSet runs a container: name one that holds noisyjax with --image")
     if spec.image and not _IMAGE.fullmatch(spec.image):
@@ -146,6 +156,8 @@ def _check(engine: str, spec: JobSpec) -> Sequence[EvalConfig]:
     for name in spec.env:
         if not _VARIABLE.fullmatch(name):
             raise UsageError("--env takes the name of an environment variable, such as GEMINI_API_KEY, and no value")
+        if name in _OURS or spec.env.count(name) > 1:
+            raise UsageError(f"--env {name} is {"the job's own" if name in _OURS else 'given twice'}: leave it out")
     given = {"--bucket": spec.bucket, "--image": spec.image, **{f"--mount {n}": u for n, u in spec.mounts.items()}}
     _no_placeholders(given | {f"'{word}'": word for word in spec.overrides})
     if engine == "sky" and spec.tpu.generation.name == "tpu7x":
@@ -239,7 +251,7 @@ def _sky(spec: JobSpec) -> dict[str, Any]:
     buckets = {
         f"~/mounts/{n}": {"source": f"gs://{_bucket(url)[0]}", "mode": "MOUNT"} for n, url in spec.mounts.items()
     }
-    links = "".join(f"ln -sfnT ~/mounts/{n}/{shlex.quote(_bucket(u)[1])} {n}\n" for n, u in spec.mounts.items())
+    links = "".join(f"ln -sfnT ~/mounts/{n}/{_bucket(u)[1]} {n}\n" for n, u in spec.mounts.items())
     mounts = {"file_mounts": buckets} if buckets else {}
     run = f". .venv/bin/activate\nexec {command(spec, '"$SHARD"')}\n"
     task = {"name": spec.name, "workdir": ".", "resources": resources, **mounts, **envs}
@@ -324,7 +336,7 @@ def _bucket(url: str) -> tuple[str, str]:
     """Its name, and the folder inside, `.` for all of it."""
     match = _BUCKET.fullmatch(url)
     assert match is not None  # checked before
-    return match[1], (match[2] or "").strip("/") or "."
+    return match[1], match[2].strip("/") or "."
 
 
 def _fuse(url: str) -> dict[str, Any]:

@@ -30,3 +30,21 @@ def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == [out]
     with pytest.raises(RunError, match="could not write"):
         write_text(out / "inside.html", "new")
+
+
+def test_what_is_no_file_stays_what_it_is(tmp_path):
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(target)
+    assert write_text(link, "new") == link
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text(pipe, "new")
+        assert os.read(reader, 9) == b"new"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    with pytest.raises(RunError, match=r"could not write .*: Is a directory"):
+        write_text(tmp_path, "new")

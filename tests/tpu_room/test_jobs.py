@@ -6,6 +6,7 @@ pod, Job and metadata models of kubernetes 37.0.2, and JobSet's API as of releas
 """
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -19,7 +20,7 @@ from jax._src.clusters.cloud_tpu_cluster import GkeTpuCluster
 from noisyjax.cli import main
 from noisyjax.errors import UsageError
 from noisyjax.evaluate import load_runs
-from noisyjax.tpu.jobs import JobSpec, job_file, read_mounts
+from noisyjax.tpu.jobs import JobSpec, job_file, read_mounts, write_job_file
 
 SCHEMAS = Path(__file__).parent
 SOUND = {"bucket": "gs://acme-runs/sweeps", "image": "europe-docker.pkg.dev/acme/noisyjax:1"}
@@ -251,6 +252,12 @@ def test_one_machine_takes_all(tmp_path):
         ("sky", {"mounts": {"out": "gs://acme-w"}, "bucket": "x"}, "got 'x'"),
         ("jobset", {"image": "gcr.io/acme/a b"}, "--image 'gcr.io/acme/a b' is none"),
         ("sky", {"env": ("ACME_KEY=s3cret",)}, "--env takes the name of an environment variable"),
+        ("sky", {"env": ("SHARD",)}, "--env SHARD is the job's own"),
+        ("jobset", {"env": ("SHARD_INDEX",)}, "--env SHARD_INDEX is the job's own"),
+        ("jobset", {"env": ("ACME_KEY", "ACME_KEY")}, "--env ACME_KEY is given twice"),
+        ("sky", {"bucket": "gs://acme-runs/\x1b[31m"}, "a bucket is gs://NAME"),
+        ("sky", {"bucket": "gs://acme-runs/../x"}, "got 'gs://acme-runs/../x'"),
+        ("jobset", {"mounts": {"weights": "gs://acme-w/x,allow_other"}}, "got 'gs://acme-w/x,allow_other'"),
         ("sky", {"config": "a\nb.yaml"}, "in printable characters"),
         ("sky", {"mounts": {"weights": "w"}}, "a bucket is gs://NAME"),
     ],
@@ -279,6 +286,18 @@ def test_a_folder_that_is_sent_is_not_taken_for_a_mount(tmp_path):
     links = re.findall(r"^ln .*", yaml.safe_load(job_file("sky", spec(mounts={"data": "gs://acme-d"})))["setup"], re.M)
     assert subprocess.run(["bash", "-c", "\n".join(links)], cwd=tmp_path, capture_output=True).returncode != 0
     assert not list((tmp_path / "data").iterdir())
+
+
+def test_a_file_may_be_a_pipe(tmp_path):
+    """As /dev/stdout is: nothing can be read from it, and no file put in its place."""
+    text, pipe = job_file("sky", spec()), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_job_file(pipe, text)
+        assert os.read(reader, len(text)) == text.encode()
+    finally:
+        os.close(reader)
 
 
 def test_what_is_no_checkout_is_not_sent(tmp_path, monkeypatch):
