@@ -33,7 +33,7 @@ def test_scripts_take_these_words(line, tmp_path):
     words = shlex.split(line)
     if "resume.sh" in words[0]:  # it wants to know how the TPU was created
         (tmp_path / ".tpu" / words[1]).mkdir(parents=True)
-        (tmp_path / ".tpu" / words[1] / "create").write_text("gcloud\0")
+        (tmp_path / ".tpu" / words[1] / "create").write_text("gcloud\0--project=acme-lab\0--zone=us-east5-b\0")
     script = [str(REPO / words[0]), "--dry-run", *words[1:]]
     done = subprocess.run(script, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
