@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from noisyjax.config import RESOLVED_NAME, config_hash, identity, to_yaml
 from noisyjax.errors import RunError, UsageError
 from noisyjax.hosts import HostsConfig
 from noisyjax.interrupts import Interrupts, Stopped
-from noisyjax.store import Lock, open_folder
+from noisyjax.store import Folder, Lock, open_folder
 from noisyjax.store.lock import LOCK_NAME
 from noisyjax.train.config import LoopConfig
 from noisyjax.train.state import FOLDER as CHECKPOINTS
@@ -107,10 +107,11 @@ def finished(config: LoopConfig, kind: str) -> Done | None:
 
 def _finished(config: LoopConfig, kind: str) -> int | None:
     folder = open_folder(config.out)
-    mark = json.loads(folder.read(KIND_NAME) or b"{}")
+    mark = _marked(folder) or {}
     if (mark.get("kind"), mark.get("asked")) != (kind, _asked(config)) or config.state.restore != "latest":
         return None
-    return mark["finished"] if str(mark["finished"]) in folder.child(CHECKPOINTS).children() else None
+    step = mark.get("finished")
+    return step if isinstance(step, int) and str(step) in folder.child(CHECKPOINTS).children() else None
 
 
 def _asked(config: LoopConfig) -> str:
@@ -136,6 +137,7 @@ def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Don
         stack.callback(checkpoints.close)
         tree = task.start()
         restored = checkpoints.restore(tree)
+        hosts.first_only(lambda: _write_down(config, task.kind))
         done = None
         if restored is not None:
             tree, done = restored.tree, restored.step
@@ -154,15 +156,34 @@ def run(config: LoopConfig, task: Task, evaluate: Evaluate | None = None) -> Don
 def _open(config: LoopConfig, kind: str) -> Lock:
     """The folder's lock, once it is known to be this kind of run's (or empty)."""
     folder = open_folder(config.out)
-    marked = folder.read(KIND_NAME)
+    marked = _marked(folder)
     if marked is None and not {*folder.names()} <= {LOCK_NAME}:  # a lock alone: killed in its very first moment
         raise UsageError(f"{config.out} is not empty and no training run: choose another `out`")
-    if marked is not None and json.loads(marked)["kind"] != kind:
-        raise UsageError(f"{config.out} is a run of `train {json.loads(marked)['kind']}`: choose another `out`")
+    if marked is not None and marked["kind"] != kind:
+        raise UsageError(f"{config.out} is a run of `train {marked['kind']}`: choose another `out`")
     lock = Lock(folder, log.warning)
-    _mark(config, kind)
-    folder.write(RESOLVED_NAME, to_yaml(config).encode())
+    if marked is None:
+        _mark(config, kind)
     return lock
+
+
+def _write_down(config: LoopConfig, kind: str) -> None:
+    """What runs from now on. Not before the checkpoint has been found to be this config's: one that is refused must
+    leave the words by which the run is exported and reported."""
+    _mark(config, kind)
+    open_folder(config.out).write(RESOLVED_NAME, to_yaml(config).encode())
+
+
+def _marked(folder: Folder) -> dict[str, Any] | None:
+    """What KIND_NAME says, `kind` for certain; None where there is none. UsageError where it cannot be read."""
+    raw = folder.read(KIND_NAME)
+    if raw is None:
+        return None
+    with suppress(ValueError):
+        mark = json.loads(raw)
+        if isinstance(mark, dict) and isinstance(mark.get("kind"), str):
+            return mark
+    raise UsageError(f'{folder.url}: {KIND_NAME} cannot be read; it should say {{"kind": "grpo"}} or "sft"')
 
 
 def _mark(config: LoopConfig, kind: str, **more: int | str) -> None:

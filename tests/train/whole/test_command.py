@@ -162,9 +162,18 @@ def test_a_run_that_has_come_to_its_end_opens_nothing(grpo_settings, tmp_path, c
     assert call("steps=9") == (0, done, True)
     assert call("steps=9") == (0, nothing, False)
     assert call("steps=9", "state.restore=1") == (0, done, True)
-    assert call("seed=1") == (2, True)  # another run's folder
     assert call() == (0, done, True)
+    held = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    assert call("seed=1") == (2, True)  # another run's folder
+    assert {path: path.read_bytes() for path in held} == held
     assert call() == (0, nothing, False)
+    mark = run / "training.json"
+    for bad in ("", "[]", '{"kind"', '{"kind": 1}', "\xff"):
+        mark.write_bytes(bad.encode("latin-1"))
+        assert call() == (2, False)
+        assert mark.read_bytes() == bad.encode("latin-1")
+    mark.write_bytes(held[mark].replace(b'"finished": 1', b'"finished": "1"'))
+    assert call() == (0, done, True)
     (run / "checkpoints").rename(tmp_path / "away")
     assert call() == (0, done, True)
 
