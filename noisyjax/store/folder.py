@@ -141,8 +141,10 @@ class LocalFolder:
     def read(self, name: str) -> bytes | None:
         try:
             return (self.path / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
+        except OSError as error:
+            raise RunError(f"could not read {self.path / name}: {error.strerror or error}") from error
 
     def write(self, name: str, data: bytes) -> None:
         with storing(self.url):
@@ -172,10 +174,16 @@ class LocalFolder:
             return None
 
     def names(self) -> list[str]:
-        return sorted(p.name for p in self.path.iterdir()) if self.path.is_dir() else []
+        return sorted(p.name for p in self._inside())
 
     def children(self) -> list[str]:
-        return sorted(p.name for p in self.path.iterdir() if p.is_dir()) if self.path.is_dir() else []
+        return sorted(p.name for p in self._inside() if p.is_dir())
+
+    def _inside(self) -> list[Path]:
+        try:
+            return list(self.path.iterdir()) if self.path.is_dir() else []
+        except OSError as error:
+            raise RunError(f"could not read {self.path}: {error.strerror or error}") from error
 
     def child(self, name: str) -> "LocalFolder":
         return LocalFolder(self.path / name)

@@ -1,11 +1,12 @@
 """Single files: whole or not at all, and one readable error."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from noisyjax.errors import RunError
-from noisyjax.store import write_text
+from noisyjax.store import open_folder, write_text
 
 
 def test_a_text_makes_its_folder_and_replaces_the_old_one(tmp_path):
@@ -48,3 +49,21 @@ def test_what_is_no_file_stays_what_it_is(tmp_path):
     assert pipe.is_fifo()
     with pytest.raises(RunError, match=r"could not write .*: Is a directory"):
         write_text(tmp_path, "new")
+
+
+def test_what_cannot_be_read_is_told_in_one_line(tmp_path, monkeypatch):
+    (tmp_path / "manifest.json").mkdir()
+    folder = open_folder(tmp_path)
+    assert folder.read("manifest.json") is None  # a folder of that name is no such file
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(RunError, match=r"could not read .*link: Too many levels of symbolic links"):
+        folder.read("link")
+    assert folder.children() == ["manifest.json"]
+
+    def locked(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", locked)
+    for listed in (folder.names, folder.children):
+        with pytest.raises(RunError, match=r"could not read .*: Permission denied"):
+            listed()
