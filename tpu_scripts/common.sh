@@ -1,7 +1,7 @@
 # Shared by the scripts of this folder; sourced, never run.
 #
 # Settings come from flags, else from the environment, else from an env file (--env FILE, or ./tpu.env where there is
-# one): lines of KEY=VALUE with TPU_PROJECT, TPU_ZONE, TPU_TYPE, TPU_SPOT, TPU_RUNTIME, TPU_BUCKET.
+# one): lines of KEY=VALUE with TPU_PROJECT, TPU_ZONE, TPU_TYPE, TPU_SPOT, TPU_RUNTIME.
 # shellcheck shell=bash disable=SC2034 # the scripts that source this file use its variables
 
 set -euo pipefail
@@ -25,7 +25,7 @@ manual() {
 # script for `bash -c` may end with a blank.
 PLACEHOLDER='(^|=|/)(PROJECT|ZONE|BUCKET|FOLDER|DIR|NAME|TYPE|URL|MODEL|CHANGEME|(MY|YOUR)[-_][A-Z_-]+|your-[a-z-]+|my-bucket|my-project)([/[:space:]]|$)'
 refuse_placeholder() {
-  [[ ! $2 =~ $PLACEHOLDER && $2 != *[\<\>\$]* ]] || die "$1 is still the placeholder '$2'"
+  [[ ! $2 =~ $PLACEHOLDER && $2 != *[\<\>\$]* ]] || die "$1 is still the placeholder '$2': put your own in its place"
 }
 
 # check WHAT VALUE REGEX EXAMPLE
@@ -35,7 +35,7 @@ check() {
   [[ $2 =~ ^($3)$ ]] || die "$1 '$2' is not one; it looks like $4"
 }
 
-KEYS="TPU_PROJECT TPU_ZONE TPU_TYPE TPU_SPOT TPU_RUNTIME TPU_BUCKET"
+KEYS="TPU_PROJECT TPU_ZONE TPU_TYPE TPU_SPOT TPU_RUNTIME"
 
 # Reads KEY=VALUE lines, quoted or not, with the line ends of any system; what the environment has already stays.
 # Nothing in the file is executed.

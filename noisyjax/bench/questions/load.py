@@ -64,7 +64,7 @@ def load_questions(
     files: tuple[Path, ...] = ()
     if data == "hub":
         if task.hub is None:
-            raise UsageError(f"{task.name} is not on the hub: give data=FOLDER")
+            raise UsageError(f"{task.name} is not on the hub: give bench.data=FOLDER")
         name, rows = "hub", hub_rows(task.hub, task.name)
         declared = task.hub.options
     else:

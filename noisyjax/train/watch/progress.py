@@ -26,6 +26,7 @@ class TrainProgress(Display):
     """Counts steps; `done` is the step that the run goes on from."""
 
     _figures = ""
+    _warm: tuple[int, float] | None = None  # the session's first step, and the seconds when it was done
 
     @property
     def quiet(self) -> bool:
@@ -41,6 +42,13 @@ class TrainProgress(Display):
         """Of the last step."""
         return self._figures
 
+    def seconds_left(self) -> float | None:
+        """By the pace of this session's steps but the first, which compiles; None before the second."""
+        if self._warm is None or self.done <= self._warm[0]:
+            return None
+        step, at = self._warm
+        return (self.total - self.done) * (self.seconds() - at) / (self.done - step)
+
     @contextmanager
     def stage(self, words: str) -> Iterator[None]:
         """Names what is going on inside (rollout, judge, update, evaluation)."""
@@ -50,6 +58,7 @@ class TrainProgress(Display):
     def step(self, number: int, metrics: Mapping[str, float | None]) -> None:
         """A step is done."""
         self.done = number
+        self._warm = self._warm or (number, self.seconds())
         known = ((form, metrics.get(name)) for name, form in SHOWN)
         self._figures = ", ".join(form.format(value) for form, value in known if value is not None)
         self.show(self._figures, plain="")

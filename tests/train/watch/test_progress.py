@@ -22,6 +22,18 @@ def test_plain_lines_say_step_figures_and_time_left(capsys):
     ]
 
 
+def test_the_first_step_which_compiles_is_not_the_pace(capsys):
+    now = [0.0]
+    with TrainProgress("mine", total=100, done=0, clock=lambda: now[0]) as progress:
+        for number, seconds in ((1, 200.0), (2, 20.0), (3, 10.0)):
+            now[0] += seconds
+            progress.step(number, FIGURES)
+    said = capsys.readouterr().err.splitlines()
+    assert "left" not in said[1]  # nothing is known yet
+    assert said[2].endswith("about 32 min 40 s left")  # 98 steps of 20 s
+    assert said[3].endswith("about 24 min 15 s left")  # 97 steps of 15 s
+
+
 def test_live_line_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")
