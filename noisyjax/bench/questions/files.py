@@ -66,7 +66,8 @@ def missing_message(task: Task, folder: Path) -> str:
     """What was looked for and where, for a dataset whose files are not there."""
     wanted = "; or ".join(" and ".join(entry.files) for entry in task.layouts)
     places = " or ".join(str(p) for p in dict.fromkeys((folder / task.folder, folder)))
-    return f"{task.name}: no data in {places} (bench.data=FOLDER, or --data of `bench`, says where its files lie). Looked for {wanted}"
+    where = "bench.data=FOLDER, or --data of `bench`, says where its files lie"
+    return f"{task.name}: no data in {places} ({where}). Looked for {wanted}"
 
 
 def _first_match(root: Path, globs: str) -> list[Path]:
