@@ -40,7 +40,10 @@ def read_config(folder: str | Path) -> ModelConfig:
     """The ModelConfig of a model folder. Raises ModelError when there is no readable config.json or it is unusable."""
     path = Path(folder) / "config.json"
     hf = read_json(path)
-    method = (hf.get("quantization_config") or {}).get("quant_method")
+    packed = hf.get("quantization_config") or {}
+    if not isinstance(packed, dict):
+        raise UnsupportedConfig(f"{path}: quantization_config is a {type(packed).__name__}, not a JSON object")
+    method = packed.get("quant_method")
     family = FAMILIES.get(str(hf.get("model_type")))
     if method and method not in (family.quantised if family is not None else ()):
         raise UnsupportedConfig(f"{path}: weights quantised by '{method}' are not read; use the unquantised model")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from noisyjax.models import ModelConfig, MoeConfig, RopeConfig, UnknownArchitecture, UnsupportedConfig
+from noisyjax.models import ModelConfig, MoeConfig, RopeConfig, UnknownArchitecture, UnsupportedConfig, read_config
 from noisyjax.models.families import FAMILIES, config_from_hf, config_to_hf, file_names, file_shapes
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -305,3 +305,9 @@ def test_experts_that_another_family_has_cannot_be_written():
     for cfg, moe in ((ours, theirs.moe), (theirs, ours.moe), (ours, None)):
         with pytest.raises(UnsupportedConfig, match="cannot express"):
             config_to_hf(dataclasses.replace(cfg, moe=moe))
+
+
+def test_a_quantisation_that_is_no_object_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(hf("qwen3", quantization_config="fp8")))
+    with pytest.raises(UnsupportedConfig, match=r"config\.json: quantization_config is a str"):
+        read_config(tmp_path)

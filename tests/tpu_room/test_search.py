@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from noisyjax.cli import main
+from noisyjax.engine.config import MeshConfig
 from noisyjax.errors import RunError
 from noisyjax.tpu.names import GIB, parse_accelerator
 from noisyjax.tpu.planning import search
@@ -28,6 +29,15 @@ def test_candidates_cut_the_model_and_fill_the_slice() -> None:
     best = min((one for one in found.values() if one.memory < 0.85 * 15.75 * GIB), key=lambda one: one.order)
     obvious = min((one for one in found.values() if "mesh.fsdp=16" in one.words), key=lambda one: one.memory)
     assert best.memory < obvious.memory
+
+
+def test_what_is_found_takes_the_place_of_the_whole_mesh() -> None:
+    """The words stand behind the config's own; an axis that was left as it is would make other devices."""
+    cfg, given = architecture("Qwen3-4B"), ["mesh.data=2", "mesh.replicas=2"]
+    subject = read_subject("train/grpo_paper", ["model=Qwen3-4B", *given])
+    words = next(iter(search.candidates(subject, cfg, V5E_16))).words
+    assert read_subject("train/grpo_paper", ["model=Qwen3-4B", *given, *words]).config.mesh.devices == 16
+    assert search._undone(MeshConfig(fsdp=2, tensor=4), "engine.mesh", ("replicas", "fsdp")) == ("engine.mesh.fsdp=1",)
 
 
 def test_candidates_leave_room_for_the_sampler() -> None:

@@ -78,14 +78,17 @@ def best(
     )
 
 
-def serving_candidates(cfg: ModelConfig, where: Slice, made: Callable[[Sequence[str]], Engine]) -> Iterator[Candidate]:
-    """Every mesh of an evaluation on a host that cuts the model evenly. made: its engine, with these words."""
-    own = where.devices // where.hosts
+def serving_candidates(
+    given: MeshConfig, cfg: ModelConfig, where: Slice, made: Callable[[Sequence[str]], Engine]
+) -> Iterator[Candidate]:
+    """Every mesh of an evaluation on a host that cuts the model evenly, in the place of the config's own (`given`).
+    made: its engine, with these words."""
+    own, rest = where.devices // where.hosts, _undone(given, "engine.mesh", ("replicas", "fsdp"))
     for tensor, expert in ((t, e) for t in _divisors(own) for e in _divisors(own // t)):
         if expert > 1 and cfg.moe is None:
             continue
         words = tuple(f"engine.mesh.{axis}={n}" for axis, n in (("data", own // tensor // expert), ("expert", expert)))
-        words += (f"engine.mesh.tensor={tensor}",)
+        words += (f"engine.mesh.tensor={tensor}", *rest)
         try:
             engine = made(words)
         except ShardingError:
@@ -102,7 +105,7 @@ def serving_candidates(cfg: ModelConfig, where: Slice, made: Callable[[Sequence[
 def candidates(subject: Subject, cfg: ModelConfig, where: Slice) -> Iterator[Candidate]:
     """Every mesh of the slice that cuts the model evenly, with every micro-batch up to a whole step."""
     config, lengths = subject.config, step_lengths(subject, cfg)
-    rows = _rows(subject, cfg)
+    rows, rest = _rows(subject, cfg), _undone(config.mesh, "mesh", ("replicas", "data"))
     row = config.update.row_tokens
     free = where.devices
     if getattr(getattr(config, "judge", None), "placement", "shared") == "split":
@@ -126,10 +129,15 @@ def candidates(subject: Subject, cfg: ModelConfig, where: Slice) -> Iterator[Can
             cut = Cut(fsdp * expert, fsdp, expert, tensor, -(-rows // count))
             parts = roofline.update_parts(cfg, lengths, cut, config.update.remat)
             words = [f"mesh.fsdp={fsdp}", f"mesh.expert={expert}", f"mesh.tensor={tensor}"]
-            words += [f"mesh.sequence={str(sequence).lower()}", f"update.batch_tokens={row * count}"]
+            words += [f"mesh.sequence={str(sequence).lower()}", f"update.batch_tokens={row * count}", *rest]
             network = sum(part.times(where.generation)["ICI"] for part in parts)
             memory = estimated_memory(cfg, lengths, cut, each * row, config.update.remat, sequence)
             yield Candidate(tuple(words), roofline.seconds(parts, where.generation), memory + sampler, network)
+
+
+def _undone(given: MeshConfig, key: str, axes: Sequence[str]) -> tuple[str, ...]:
+    """Words that take back the axes of the config's mesh that no candidate has."""
+    return tuple(f"{key}.{axis}=1" for axis in axes if getattr(given, axis) != 1)
 
 
 def estimated_memory(cfg: ModelConfig, lengths: Lengths, cut: Cut, tokens: int, remat: str, sequence: bool) -> float:

@@ -62,7 +62,7 @@ def architecture(model: str | Path, key: str = "model", *, keep_quantised: bool 
     if Path(model).is_dir():
         packed = read_json(Path(model) / "config.json").get("quantization_config") if keep_quantised else None
         cfg = read_config(model)
-        return replace(cfg, quantised=packed["quant_method"]) if packed else cfg
+        return replace(cfg, quantised=packed.get("quant_method")) if packed else cfg
     presets = {name.rsplit("/", 1)[1]: name for name in packaged_configs() if name.startswith("models/presets/")}
     name = Path(model).name
     if name not in presets:

@@ -68,7 +68,7 @@ def _search(
         return _compile(next(one for one in run.programs if one.name == name), where)
 
     if subject.kind == "eval":
-        found = search.serving_candidates(cfg, where, lambda words: made(words).engines[0])
+        found = search.serving_candidates(_mesh(subject), cfg, where, lambda words: made(words).engines[0])
     else:
         found = search.candidates(subject, cfg, where)
     return search.best(found, where, compiled)
