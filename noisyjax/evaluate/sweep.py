@@ -73,6 +73,8 @@ def load_runs(
         raise UsageError(f"no split '{split}'; {nearest(split, SPLITS)}")
     if shard is not None and any(word.startswith("shard=") for word in words):
         raise UsageError("--shard and shard= both say which part is this machine's: give one of them")
+    if shard is None and split != "questions":
+        raise UsageError(f"--split {split} says how the parts of --shard i/n are made: give that too")
     index, count = (1, 1) if shard is None else _shard(shard)
     if shard is not None and split == "questions":
         words.append(f"shard={shard}")

@@ -170,23 +170,39 @@ class Checkpoints:
 
 
 def read_about(run: str | Path, step: int | None = None) -> tuple[int, Mapping[str, Any]]:
-    """Step and JSON of a checkpoint (the latest when `step` is None), not its arrays. UsageError if there is none."""
+    """Step and JSON of a checkpoint (the latest when `step` is None), not its arrays. UsageError if there is none,
+    RunError for one that cannot be read."""
     import orbax.checkpoint as ocp
 
     folder = _absolute(run)
-    options = ocp.CheckpointManagerOptions(read_only=True, create=False)
     if FOLDER not in open_folder(run).children():
         raise UsageError(f"{run} holds no checkpoints (no folder `{FOLDER}` in it): name the `out` of a training run")
+    options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
     with ocp.CheckpointManager(folder, options=options, item_names=("tree", "about")) as manager:
         steps = sorted(manager.all_steps())
         if not steps or (step is not None and step not in steps):
             raise UsageError(f"{run} holds {_listed(steps)}" + ("" if step is None else f", not step {step}"))
         step = steps[-1] if step is None else step
-        return step, manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+        with _reading(folder, step, [one for one in steps if one != step]):
+            return step, manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+
+
+@contextmanager
+def _reading(folder: object, step: int, others: list[int]) -> Iterator[None]:
+    """A RunError for a checkpoint that is cut short or broken, whatever orbax makes of it."""
+    try:
+        yield
+    except Exception as error:
+        way = f"; there are {_listed(others)} too (--step)" if others else ""
+        raise RunError(
+            f"the checkpoint of step {step} in {folder} cannot be read ({_first_line(error)}){way}"
+        ) from error
 
 
 def read_tree(run: str | Path, step: int, template: Any) -> Any:
-    """The arrays of a checkpoint that `template` names, laid out as it says; what else it holds stays on disk."""
+    """The arrays of a checkpoint that `template` names, laid out as it says; what else it holds stays on disk.
+
+    RunError where it cannot be read."""
     import orbax.checkpoint as ocp
 
     abstract = jax.tree.map(ocp.tree.to_shape_dtype_struct, template)
@@ -195,16 +211,19 @@ def read_tree(run: str | Path, step: int, template: Any) -> Any:
         restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
         partial_restore=True,
     )
-    options = ocp.CheckpointManagerOptions(read_only=True, create=False)
-    with ocp.CheckpointManager(
-        _absolute(run), options=options, item_handlers={"tree": ocp.PyTreeCheckpointHandler()}
-    ) as manager:
+    options = ocp.CheckpointManagerOptions(read_only=True, create=False, save_interval_steps=0)
+    with (
+        ocp.CheckpointManager(
+            _absolute(run), options=options, item_handlers={"tree": ocp.PyTreeCheckpointHandler()}
+        ) as manager,
+        _reading(manager.directory, step, [one for one in sorted(manager.all_steps()) if one != step]),
+    ):
         return manager.restore(step, args=ocp.args.Composite(tree=item))["tree"]
 
 
 def _absolute(run: str | Path) -> str:
     """Orbax wants absolute folders; addresses such as gs://bucket/run stay as they are."""
-    text = str(run)
+    text = str(run).removeprefix("file://")
     return f"{text.rstrip('/')}/{FOLDER}" if "://" in text else str(Path(text).absolute() / FOLDER)
 
 

@@ -97,8 +97,15 @@ def test_a_config_without_axes_is_one_run(tmp_path):
 )
 def test_bad_input_names_the_place(sweep, words, shard, expected):
     with pytest.raises(UsageError) as caught:
-        load_runs(sweep, words, shard, "runs")
+        load_runs(sweep, words, shard, "runs" if shard else "questions")
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [[], ["shard=1/2"]])
+def test_a_split_without_parts_is_refused(sweep, words):
+    """Each machine would do all of it, or a part of the questions."""
+    with pytest.raises(UsageError, match="--split runs says how the parts of --shard i/n are made"):
+        load_runs(sweep, words, split="runs")
 
 
 @pytest.mark.parametrize(

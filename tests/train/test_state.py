@@ -111,6 +111,20 @@ def test_reading_a_part_without_the_optimizer(tmp_path):
         read_about(tmp_path / "nowhere")
 
 
+def test_a_broken_checkpoint_is_told_with_the_others(tmp_path):
+    """What is exported; a run that goes on is told of `state.restore`."""
+    written(tmp_path).close()
+    step = tmp_path / "checkpoints" / "3"
+    shutil.rmtree(step / "tree" / "d")
+    said = r"the checkpoint of step 3 in .* cannot be read \(.*\); there are checkpoints of steps 2 too \(--step\)"
+    with pytest.raises(RunError, match=said):
+        read_tree(tmp_path, 3, {"params": tree(0)["params"]})
+    shutil.rmtree(step / "about")
+    with pytest.raises(RunError, match=said):
+        read_about(f"file://{tmp_path}")
+    assert read_about(f"file://{tmp_path}", 2)[0] == 2
+
+
 def test_what_lies_in_a_bucket_is_found(tmp_path, monkeypatch):
     """Its steps and what they say come by fsspec; the arrays would come by tensorstore, from Google itself."""
 
