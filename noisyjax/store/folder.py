@@ -106,11 +106,21 @@ def storing(url: str) -> Iterator[None]:
 
 
 def storing_failed(url: str, error: BaseException) -> RunError:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return RunError(
-        f"could not store to {url}: {reason}. Nothing stored before is harmed; "
+        f"could not store to {url}: {_reason(error)}. Nothing stored before is harmed; "
         f"{remedy(error)} and run the same command again: it goes on from there."
     )
+
+
+def reading_failed(url: str, error: BaseException) -> RunError:
+    return RunError(
+        f"could not read {url}: {_reason(error)}. Give this account the right to read there (or bring the connection "
+        "back) and run the same command again"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def remedy(error: BaseException) -> str:

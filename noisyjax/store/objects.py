@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from noisyjax.errors import RunError, UsageError
-from noisyjax.store.folder import Batch, storing_failed
+from noisyjax.store.folder import Batch, reading_failed, storing_failed
 
 SEGMENTS = Batch(records=64, size=4 << 20, seconds=30.0)
 """When a segment is written: a request to an object store per sample would be slow and dear."""
@@ -40,15 +40,15 @@ class ObjectFolder:
             raise UsageError(f"{url}: this kind of storage cannot be opened here: {error}") from None
         return cls(fs, root, url)
 
-    def call[T](self, action: Callable[[], T]) -> T:
-        """Run a storage call; whatever its client raises for a lost connection becomes a RunError."""
+    def call[T](self, action: Callable[[], T], failed: Callable[[str, BaseException], RunError] = storing_failed) -> T:
+        """Run a storage call; whatever its client raises for a lost connection becomes the RunError of `failed`."""
         try:
             return action()
         except (FileNotFoundError, FileExistsError):
             raise
         except Exception as error:
             # Each client library has exceptions of its own, most of them no OSError.
-            raise storing_failed(self.url, error) from error
+            raise failed(self.url, error) from error
 
     def _put[T](self, action: Callable[[], T]) -> T:
         """`call` for what makes an object: only a bucket can be missing then."""
@@ -62,7 +62,7 @@ class ObjectFolder:
 
     def read(self, name: str) -> bytes | None:
         try:
-            return self.call(lambda: self.fs.cat_file(self.path(name)))
+            return self.call(lambda: self.fs.cat_file(self.path(name)), reading_failed)
         except FileNotFoundError:
             return None
 
@@ -104,7 +104,7 @@ class ObjectFolder:
         where = self.path(name) if name else self.root
         try:
             self.fs.invalidate_cache()
-            return self.call(lambda: self.fs.ls(where, detail=True))
+            return self.call(lambda: self.fs.ls(where, detail=True), reading_failed)
         except FileNotFoundError:
             return []
 

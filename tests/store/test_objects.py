@@ -83,3 +83,15 @@ def test_a_bucket_without_its_package_names_the_extra(monkeypatch):
         open_folder("gs://acme/run")
     with pytest.raises(UsageError, match="nosuch://acme/run: this kind of storage cannot be opened"):
         open_folder("nosuch://acme/run")
+
+
+def test_a_bucket_that_cannot_be_read_is_not_said_to_be_written(url, monkeypatch):
+    def refused(*_, **__):
+        raise HttpError("Anonymous caller does not have credentials")
+
+    folder = open_folder(url)
+    for name in ("cat_file", "ls"):
+        monkeypatch.setattr(Refusing, name, refused)
+    for read in (lambda: folder.read("manifest.json"), folder.children):
+        with pytest.raises(RunError, match=r"could not read refusing://.*: Anonymous .* the right to read there"):
+            read()
