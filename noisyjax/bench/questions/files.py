@@ -66,7 +66,7 @@ def missing_message(task: Task, folder: Path) -> str:
     """What was looked for and where, for a dataset whose files are not there."""
     wanted = "; or ".join(" and ".join(entry.files) for entry in task.layouts)
     places = " or ".join(str(p) for p in dict.fromkeys((folder / task.folder, folder)))
-    where = "bench.data=FOLDER, or --data of `bench`, says where its files lie"
+    where = "bench.data=FOLDER, or --data of `bench`, says where its files lie, bench.datasets=[...] goes without"
     return f"{task.name}: no data in {places} ({where}). Looked for {wanted}"
 
 
@@ -107,7 +107,8 @@ def hub_rows(hub: Hub, name: str, *, stream: bool = False) -> Iterator[Row]:
             streaming=stream,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        gated = " (gated: accept its terms on the hub and log in)" if hub.gated else ""
+        way = "accept its terms and set HF_TOKEN, or leave it out of bench.datasets"
+        gated = f" (gated: {way})" if hub.gated else ""
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"{name}: the hub dataset '{hub.dataset}' could not be read{gated}: {first}") from error
     for number, values in enumerate(table, 1):
