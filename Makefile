@@ -58,7 +58,7 @@ bench: .venv/.parity
 	$(PY) -m benchmarks
 
 # The plans of docs/tpu.md, by the TPU's compiler: several minutes, no TPU.
-bench-tpu: .venv/.tpu
+bench-tpu: .venv/.core .venv/.tpu
 	PYTHONPATH=.venv/tpu $(PY) -m benchmarks.tpu
 
 # The trainers that GRPO steps are compared with, each in an environment of its own.

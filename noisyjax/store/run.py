@@ -256,4 +256,6 @@ def _not_a_run(folder: Folder) -> UsageError:
     beside = open_folder(above or ".")
     runs = [child for child in beside.children() if beside.child(child).read(MANIFEST_NAME) is not None]
     hint = f"; {nearest(name, runs)}" if runs else ""
-    return UsageError(f"{folder.url} is not a run: it has no {MANIFEST_NAME}{hint}")
+    there = folder.names() or folder.children()
+    why = f"it has no {MANIFEST_NAME}" if there else "there is nothing at that place"
+    return UsageError(f"{folder.url} is not a run: {why}{hint}")

@@ -348,6 +348,6 @@ def test_the_command_writes_the_file(tmp_path, capsys):
     printed, said = capsys.readouterr().out.rsplit("wrote ", 1)
     assert out.read_text() == printed
     assert said == f"{out}\n"
-    assert printed.startswith("# sweeps/model_size in 1 shards by questions, each on v6e-8 (chips: 8, machines: 1)\n")
+    assert printed.startswith("# sweeps/model_size in 1 shard by questions, each on v6e-8 (chips: 8, machines: 1)\n")
     (container,) = job_of(yaml.safe_load(printed))["template"]["spec"]["containers"]
     assert [variable["name"] for variable in container["env"]] == ["SHARD_INDEX", "A", "B"]

@@ -14,7 +14,7 @@ from noisyjax.tpu.jobs.jobset import jobset
 from noisyjax.tpu.jobs.sky import sky
 from noisyjax.tpu.jobs.spec import ENGINES, JobSpec, check, not_brought
 
-_HEAD = re.compile(r"# .* in [0-9]+ shards by (?:questions|runs), each on ")
+_HEAD = re.compile(r"# .* in [0-9]+ shards? by (?:questions|runs), each on ")
 
 
 def job_file(engine: str, spec: JobSpec) -> str:
@@ -45,7 +45,7 @@ def _head(engine: str, spec: JobSpec, runs: Sequence[EvalConfig]) -> Iterator[st
     """What the file is and how it is used, line by line."""
     tpu = spec.tpu
     yield (
-        f"{spec.config} in {spec.shards} shards by {spec.split}, "
+        f"{spec.config} in {spec.shards} shard{'s' * (spec.shards > 1)} by {spec.split}, "
         f"each on {tpu.name} (chips: {tpu.chips}, machines: {tpu.hosts})"
     )
     if folders := not_brought(spec, runs):
