@@ -247,13 +247,15 @@ class State(StrEnum):
     """What is known about a sample. Absent is not zero.
 
     SCORED: the scorer decided. TRUNCATED: cut before an answer. NO_ANSWER: finished, but no answer could be read.
-    UNSCORED: the scorer or judge failed; the sample is missing, it lowers n. OVER_LENGTH: the question is dropped in
-    all settings. The headline counts TRUNCATED and NO_ANSWER as wrong.
+    UNDECIDED: an answer was read, but no rule can tell whether it is right; a judge decides, or the score is bounded
+    from both sides. UNSCORED: the scorer or judge failed; the sample is missing, it lowers n. OVER_LENGTH: the
+    question is dropped in all settings. The headline counts TRUNCATED and NO_ANSWER as wrong.
     """
 
     SCORED = "scored"
     TRUNCATED = "truncated"
     NO_ANSWER = "no_answer"
+    UNDECIDED = "undecided"
     UNSCORED = "unscored"
     OVER_LENGTH = "over_length"
 

@@ -29,6 +29,8 @@ import pytest  # noqa: E402
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
+pytest_plugins = ["tests.timing"]
+
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_threefry_partitionable", True)
 
